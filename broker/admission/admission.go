@@ -1,0 +1,276 @@
+// Package admission takes submissions to the gate. Concurrent submissions
+// share one call to the store; the rule itself is slackgate's, and what the
+// store checks are numbers that the rule gave.
+package admission
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/joblog"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+// Bounds of one shared call to the store.
+const (
+	maxBatch      = 128
+	maxBatchBytes = 8 << 20
+)
+
+// Settings are what the gate decides by at one moment.
+type Settings struct {
+	Policy slackgate.Policy
+	Pools  [slackgate.NumPaths]redisstore.PoolPolicy
+	// Beliefs are what the predictive rule believes of the pools.
+	Beliefs [slackgate.NumPaths]slackgate.Belief
+	// DispatchMS is how long a free worker takes to claim a waiting job.
+	DispatchMS int64
+	// MinReserveMS is the smallest reserve of the classes that count the last
+	// byte; HorizonMS the longest slack a job can have.
+	MinReserveMS, HorizonMS int64
+}
+
+// Store is the part of the store that admission uses.
+type Store interface {
+	Admit(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
+	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
+	NowMS() int64
+}
+
+// Observer hears of every decision.
+type Observer interface {
+	Decided(job *broker.Job, v *broker.Verdict)
+}
+
+// Options configure an Admitter. All fields are required.
+type Options struct {
+	Store    Store
+	Tickets  *ticket.Queue
+	Settings func() Settings
+	Observer Observer
+	Log      *slog.Logger
+}
+
+// Admitter decides submissions. Run must be running for Submit to return.
+type Admitter struct {
+	Options
+	queue chan *pending
+	view  atomic.Pointer[view]
+}
+
+type pending struct {
+	job     *broker.Job
+	verdict broker.Verdict
+	err     error
+	done    chan struct{}
+}
+
+// New returns an admitter.
+func New(o Options) *Admitter {
+	return &Admitter{Options: o, queue: make(chan *pending, 4*maxBatch)}
+}
+
+// Submit offers a job to the gate and returns its verdict. A refusal is a
+// verdict, not an error; the error says why the gate could not decide
+// (ErrUnavailable), and the verdict then carries its reason too.
+func (a *Admitter) Submit(ctx context.Context, job *broker.Job) (broker.Verdict, error) {
+	return a.Offer(ctx, job).Wait(ctx)
+}
+
+// Offered is a submission on its way through the gate.
+type Offered struct {
+	a *Admitter
+	p *pending
+}
+
+// Offer queues a job for the gate. Jobs offered one after the other are
+// decided in that order. Wait must be called on what it returns.
+func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
+	p := &pending{job: job, done: make(chan struct{})}
+	select {
+	case a.queue <- p:
+	case <-ctx.Done():
+		p.err = broker.ErrUnavailable
+		close(p.done)
+	}
+	return Offered{a, p}
+}
+
+// Wait returns the verdict. It waits for the store's answer even when ctx
+// ends: the promise may be on record by then, and breaking it is not the
+// caller's to decide. The store bounds the wait.
+func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
+	a, p, job := o.a, o.p, o.p.job
+	<-p.done
+	if p.err != nil {
+		p.verdict = a.refuse(job)
+	}
+	v := &p.verdict
+	a.Observer.Decided(job, v)
+	if !v.Admitted() {
+		elapsed := time.Since(job.ReceivedAt).Milliseconds()
+		joblog.Rejected(ctx, a.Log, job, v, v.NowMS-elapsed, elapsed)
+		return *v, p.err
+	}
+	// The promise stands whether or not its ticket can be written: whoever
+	// notices the missing ticket adds one.
+	if err := a.Tickets.Put(context.WithoutCancel(ctx), v.Path, 1); err != nil {
+		a.Log.Warn("ticket not written", "job_id", job.ID, "path", v.Path.String(), "error", err)
+	}
+	return *v, nil
+}
+
+// refuse is the verdict when the gate cannot know.
+func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
+	return broker.Verdict{
+		JobID:     job.ID,
+		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.DeadlineMS - job.ReserveMS},
+		NowMS:     a.Store.NowMS(),
+		ReserveMS: job.ReserveMS,
+	}
+}
+
+// Run decides queued submissions until ctx is done; what is queued then is
+// still decided.
+func (a *Admitter) Run(ctx context.Context) error {
+	for {
+		select {
+		case p := <-a.queue:
+			a.flush(a.gather(p))
+		case <-ctx.Done():
+			for {
+				select {
+				case p := <-a.queue:
+					a.flush(a.gather(p))
+				default:
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// gather takes whatever else is queued along with first.
+func (a *Admitter) gather(first *pending) []*pending {
+	batch := []*pending{first}
+	bytes := len(first.job.Text)
+	for len(batch) < maxBatch && bytes < maxBatchBytes {
+		select {
+		case p := <-a.queue:
+			batch = append(batch, p)
+			bytes += len(p.job.Text)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// errDisagree is logged when the script's comparisons and the rule part ways.
+var errDisagree = errors.New("the store's check and the gate's rule disagree")
+
+func (a *Admitter) flush(batch []*pending) {
+	defer func() {
+		for _, p := range batch {
+			close(p.done)
+		}
+	}()
+	s := a.Settings()
+	// Every call to the store has its own bound; the submitters' contexts are
+	// theirs alone.
+	got, offers, err := a.offer(context.Background(), &s, batch)
+	for i, p := range batch {
+		if err != nil {
+			p.err = err
+			continue
+		}
+		p.verdict = a.verdict(p.job, &s, &offers[i], &got, i)
+	}
+}
+
+// offer works out the bounds of each job and has the store check them.
+func (a *Admitter) offer(ctx context.Context, s *Settings, batch []*pending) (redisstore.Admitted, []redisstore.Offer, error) {
+	if s.Policy.Rule == slackgate.Predictive {
+		v, err := a.trusted(ctx)
+		if err != nil {
+			return redisstore.Admitted{}, nil, err
+		}
+		for _, path := range slackgate.Paths {
+			s.Pools[path].Ladder, s.Pools[path].Released = v.pools[path].Ladder, v.pools[path].Released
+		}
+	}
+	var known slackgate.Snapshot
+	for _, path := range slackgate.Paths {
+		known.Pools[path] = slackgate.PoolState{
+			Limit:          s.Pools[path].Limit,
+			FirstByteP95MS: s.Pools[path].FirstByteP95MS,
+			Ladder:         s.Pools[path].Ladder,
+		}
+	}
+	offers := make([]redisstore.Offer, len(batch))
+	for i, p := range batch {
+		left := p.job.DeadlineMS - time.Since(p.job.ReceivedAt).Milliseconds()
+		slack := left - p.job.ReserveMS
+		offers[i] = redisstore.Offer{
+			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0,
+			Bounds: slackgate.Bounds(&known, p.job.Gate(0), s.Policy, slack),
+		}
+	}
+	got, err := a.Store.Admit(ctx, s.Pools, offers)
+	if err == nil && got.Stale {
+		err = broker.ErrUnavailable
+	}
+	return got, offers, err
+}
+
+// verdict names the reason and the numbers of one decision from the state the
+// script saw when it made it.
+func (a *Admitter) verdict(job *broker.Job, s *Settings, o *redisstore.Offer, got *redisstore.Admitted, i int) broker.Verdict {
+	adm := &got.Jobs[i]
+	deadline := got.NowMS + o.DeadlineMS
+	gateJob := job.Gate(deadline)
+	gateJob.Spread = rand.Float64()
+	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools}, gateJob, s.Policy, got.NowMS)
+	if res.Path != adm.Path {
+		a.Log.Error("gate", "error", errDisagree, "job_id", job.ID, "script", adm.Path.String(), "rule", res.Path.String())
+		res.Path = adm.Path
+		res.Reason = slackgate.ReasonGateUnavailable
+		if adm.Path != slackgate.Reject {
+			res.Reason = slackgate.Reason(adm.Path.String())
+		}
+	}
+	return broker.Verdict{JobID: job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}
+}
+
+// DryRun says what the gate would answer to a job now, without promising
+// anything.
+func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict, *redisstore.GateState, error) {
+	s := a.Settings()
+	st, err := a.Store.State(ctx, s.Pools)
+	if err != nil {
+		return a.refuse(job), nil, err
+	}
+	deadline := st.NowMS + job.DeadlineMS
+	snap := slackgate.Snapshot{Pools: st.Pools}
+	if s.Policy.Rule == slackgate.Predictive {
+		v, err := a.trusted(ctx)
+		if err != nil {
+			return a.refuse(job), nil, err
+		}
+		for _, path := range slackgate.Paths {
+			p := &snap.Pools[path]
+			p.Ladder = v.pools[path].Ladder
+			// Without a place in the order of its own, it stands behind all.
+			p.Ahead = p.Waiting
+		}
+	}
+	res := slackgate.Decide(&snap, job.Gate(deadline), s.Policy, st.NowMS)
+	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}, st, nil
+}

@@ -1,0 +1,78 @@
+package admission
+
+import (
+	"context"
+	"time"
+
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+)
+
+// How fresh the state is that ladders are built from. A ladder that is a
+// little old is on the safe side: running jobs have got further than it says.
+const (
+	// RefreshEvery is how often the state is read while nobody asks.
+	RefreshEvery = 50 * time.Millisecond
+	// TrustFor is how old the state may be before a submission waits for a
+	// new one; without one it is refused.
+	TrustFor = 200 * time.Millisecond
+)
+
+// view is the pools' state as last read, with the ladders built from it. It is
+// replaced as a whole.
+type view struct {
+	at    time.Time
+	pools [slackgate.NumPaths]redisstore.PoolPolicy
+}
+
+// refresh reads the state and builds the ladders.
+func (a *Admitter) refresh(ctx context.Context) (*view, error) {
+	s := a.Settings()
+	at := time.Now()
+	st, err := a.Store.State(ctx, s.Pools)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{at: at, pools: s.Pools}
+	for _, path := range slackgate.Paths {
+		p := &v.pools[path]
+		p.Ladder = new(slackgate.Ladder)
+		p.Released = st.Released[path]
+		p.Ladder.Build(&slackgate.Plan{
+			Capacity:   st.Pools[path].Capacity,
+			RunningMS:  st.RunningAges[path],
+			Belief:     s.Beliefs[path],
+			DispatchMS: s.DispatchMS,
+			ReserveMS:  s.MinReserveMS,
+			HorizonMS:  s.HorizonMS,
+		})
+	}
+	a.view.Store(v)
+	return v, nil
+}
+
+// trusted returns a view fresh enough to decide by.
+func (a *Admitter) trusted(ctx context.Context) (*view, error) {
+	if v := a.view.Load(); v != nil && time.Since(v.at) < TrustFor {
+		return v, nil
+	}
+	return a.refresh(ctx)
+}
+
+// Refresh keeps the view fresh until ctx is done, so that a submission needs
+// one call to the store and no more.
+func (a *Admitter) Refresh(ctx context.Context) error {
+	tick := time.NewTicker(RefreshEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if a.Settings().Policy.Rule == slackgate.Predictive {
+				// A store that is away shows in the submissions themselves.
+				_, _ = a.refresh(ctx)
+			}
+		}
+	}
+}

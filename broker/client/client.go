@@ -1,0 +1,153 @@
+// Package client is a small Go client of the admission API.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/httpapi"
+	"leeway/broker/redisstore"
+)
+
+// MaxResponseBytes bounds what is read of a response.
+const MaxResponseBytes = 64 << 20
+
+// Client talks to one API.
+type Client struct {
+	// Base is the API's address, for example http://127.0.0.1:8080. Required.
+	Base string
+	// HTTP defaults to http.DefaultClient.
+	HTTP *http.Client
+}
+
+// Job is a submission.
+type Job struct {
+	Class           string            `json:"class,omitempty"`
+	Text            string            `json:"text"`
+	DeadlineMS      int64             `json:"deadline_ms,omitempty"`
+	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
+	Producer        string            `json:"producer,omitempty"`
+	Metadata        map[string]string `json:"metadata,omitempty"`
+}
+
+// Submit offers a job. A refusal is an error of type *httpapi.Problem, with the
+// gate's verdict inside when it was the gate that refused.
+func (c *Client) Submit(ctx context.Context, job *Job) (*httpapi.Verdict, error) {
+	body, err := json.Marshal(job)
+	if err != nil {
+		return nil, err
+	}
+	var v httpapi.Verdict
+	if err := c.call(ctx, http.MethodPost, "/v1/jobs", body, &v); err != nil {
+		return nil, err
+	}
+	return &v, nil
+}
+
+// Get reads a job, waiting up to wait for its end.
+func (c *Client) Get(ctx context.Context, id string, wait time.Duration) (*broker.View, error) {
+	var v broker.View
+	if err := c.call(ctx, http.MethodGet, "/v1/jobs/"+url.PathEscape(id)+"?wait="+wait.String(), nil, &v); err != nil {
+		return nil, err
+	}
+	return &v, nil
+}
+
+// Wait reads a job until it has ended or ctx is done.
+func (c *Client) Wait(ctx context.Context, id string) (*broker.View, error) {
+	for {
+		v, err := c.Get(ctx, id, 30*time.Second)
+		if err != nil || v.State == broker.StateDone {
+			return v, err
+		}
+	}
+}
+
+// SpendPage is a page of the spend ledger; the first carries the open rows.
+type SpendPage struct {
+	redisstore.Page[broker.SpendRow]
+	Open []broker.SpendRow `json:"open"`
+}
+
+// Spend reads the whole spend ledger: settled rows and open ones.
+func (c *Client) Spend(ctx context.Context) (settled, open []broker.SpendRow, err error) {
+	for cursor := ""; ; {
+		var p SpendPage
+		if err := c.call(ctx, http.MethodGet, ledgerPath("spend", cursor), nil, &p); err != nil {
+			return nil, nil, err
+		}
+		settled, open = append(settled, p.Rows...), append(open, p.Open...)
+		if cursor = p.Next; cursor == "" {
+			return settled, open, nil
+		}
+	}
+}
+
+// Misses reads the whole deadline-miss ledger.
+func (c *Client) Misses(ctx context.Context) (rows []broker.MissRow, err error) {
+	for cursor := ""; ; {
+		var p redisstore.Page[broker.MissRow]
+		if err := c.call(ctx, http.MethodGet, ledgerPath("misses", cursor), nil, &p); err != nil {
+			return nil, err
+		}
+		rows = append(rows, p.Rows...)
+		if cursor = p.Next; cursor == "" {
+			return rows, nil
+		}
+	}
+}
+
+func ledgerPath(ledger, cursor string) string {
+	return "/v1/ledgers/" + ledger + "?limit=" + strconv.Itoa(redisstore.MaxPage) + "&cursor=" + url.QueryEscape(cursor)
+}
+
+func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	hc := c.HTTP
+	if hc == nil {
+		hc = http.DefaultClient
+	}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode/100 == 2 {
+		return json.Unmarshal(raw, into)
+	}
+	var p httpapi.Problem
+	if err := json.Unmarshal(raw, &p); err != nil || p.Reason == "" {
+		return errors.New(path + ": " + resp.Status)
+	}
+	return &p
+}
+
+// Metric reads one series of a Prometheus text page, for example
+// `job_deadline_miss_total{path="paid"}`.
+func Metric(page []byte, series string) (float64, error) {
+	for line := range bytes.Lines(page) {
+		if rest, ok := bytes.CutPrefix(line, []byte(series+" ")); ok {
+			return strconv.ParseFloat(string(bytes.TrimSpace(rest)), 64)
+		}
+	}
+	return 0, fmt.Errorf("no series %s", series)
+}

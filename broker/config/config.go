@@ -1,0 +1,468 @@
+// Package config reads Leeway's configuration: defaults, then a strict YAML
+// file, then the environment. An unknown key or a value out of range is an
+// error that names it.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/goccy/go-yaml"
+
+	"leeway/slackgate"
+)
+
+// Limits of what configuration may say.
+const (
+	MaxFileBytes     = 1 << 20
+	MaxDeadlineMS    = 7 * 24 * 3600 * 1000
+	MaxSlots         = 4096
+	MaxBackends      = 32
+	MaxClasses       = 64
+	MaxTextBytesHard = 16 << 20
+	// MaxPriceMicroPerMTok keeps the cost of any call inside an int64.
+	MaxPriceMicroPerMTok = 1 << 30
+)
+
+// Config is the whole configuration. Fields that are not set keep their
+// defaults; see [Default].
+type Config struct {
+	// Listen is the address of the admission API. Defaults to 127.0.0.1:8080.
+	Listen string `yaml:"listen"`
+	// MetricsListen is the address of the API's metrics. Defaults to 127.0.0.1:9090.
+	MetricsListen string `yaml:"metrics_listen"`
+	// WorkerMetricsListen is the address of a worker's metrics. Defaults to 127.0.0.1:9091.
+	WorkerMetricsListen string `yaml:"worker_metrics_listen"`
+
+	Redis   Redis   `yaml:"redis"`
+	Gate    Gate    `yaml:"gate"`
+	Pools   Pools   `yaml:"pools"`
+	Worker  Worker  `yaml:"worker"`
+	Limits  Limits  `yaml:"limits"`
+	Keep    Keep    `yaml:"keep"`
+	Classes Classes `yaml:"classes"`
+	// DefaultClass is the class of a submission that names none. Defaults to
+	// "summary".
+	DefaultClass string `yaml:"default_class"`
+}
+
+// Redis says where the store is.
+type Redis struct {
+	// URL as go-redis reads it, with the password inside. Defaults to
+	// redis://127.0.0.1:6379/0.
+	URL string `yaml:"url"`
+	// TimeoutMS bounds every call to the store. Defaults to 250.
+	TimeoutMS int64 `yaml:"timeout_ms"`
+	// Prefix names the keys. Deployments that share a Redis need different
+	// ones. Defaults to "leeway".
+	Prefix string `yaml:"prefix"`
+}
+
+// Gate configures the decision.
+type Gate struct {
+	// Policy is "predictive" or "seed". Defaults to predictive.
+	Policy slackgate.Rule `yaml:"policy"`
+	// FreeQueueAgeCutMS closes free once its oldest waiting job is this old.
+	// Defaults to 3000 under seed and to unset under predictive.
+	FreeQueueAgeCutMS *int64 `yaml:"free_queue_age_cut_ms"`
+	// ReserveMS is a floor over the classes' reserves. Defaults to 0.
+	ReserveMS int64 `yaml:"reserve_ms"`
+	// AdmitPaid and AdmitFree open the pools. Default to true.
+	AdmitPaid bool `yaml:"admit_paid"`
+	AdmitFree bool `yaml:"admit_free"`
+	// FallbackEnabled lets an attempt fail over to the pool's next backend.
+	// Defaults to true.
+	FallbackEnabled bool `yaml:"fallback_enabled"`
+}
+
+// Pools are the two pools.
+type Pools struct {
+	Paid Pool `yaml:"paid"`
+	Free Pool `yaml:"free"`
+}
+
+// Pool configures one pool.
+type Pool struct {
+	// Limit is the largest number of jobs that run at once. 0 leaves the pool
+	// out.
+	Limit int `yaml:"limit"`
+	// FirstByteP95MS is the declared 95th percentile of the first byte.
+	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
+	// HoldP95MS is the declared 95th percentile of the time a slot stays
+	// taken, to the last byte. Defaults to FirstByteP95MS.
+	HoldP95MS int64 `yaml:"hold_p95_ms"`
+	// FirstByteShare is the most of the remaining time that an attempt may
+	// spend on its first byte while another backend is left. Defaults to 0.6.
+	FirstByteShare float64 `yaml:"first_byte_share"`
+	// FirstByteCapMS is an absolute cap beside it; 0: none.
+	FirstByteCapMS int64 `yaml:"first_byte_cap_ms"`
+	// Backends in the order in which they are tried.
+	Backends []Backend `yaml:"backends"`
+}
+
+// Backend is one endpoint and model.
+type Backend struct {
+	Name string `yaml:"name"`
+	// Protocol is the wire it speaks. Defaults to "openai".
+	Protocol string `yaml:"protocol"`
+	// URL is the base URL, as an OpenAI client takes it (ending in /v1).
+	URL   string `yaml:"url"`
+	Model string `yaml:"model"`
+	// KeyEnv and KeyFile name where the API key is; the key itself never
+	// stands in this file.
+	KeyEnv  string            `yaml:"key_env"`
+	KeyFile string            `yaml:"key_file"`
+	Headers map[string]string `yaml:"headers"`
+	// FirstByteP95MS is the backend's own declared p95. Defaults to the pool's.
+	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
+	// Limit bounds the calls in flight. 0: the pool's limit.
+	Limit int `yaml:"limit"`
+	// StallMS is the longest silence between two pieces of answer text.
+	// Defaults to 10000.
+	StallMS int64 `yaml:"stall_ms"`
+	Price   Price `yaml:"price"`
+}
+
+// Price is a backend's price; the zero price is free of charge.
+type Price struct {
+	Currency           string `yaml:"currency"`
+	Version            string `yaml:"version"`
+	InputMicroPerMTok  int64  `yaml:"input_micro_per_mtok"`
+	OutputMicroPerMTok int64  `yaml:"output_micro_per_mtok"`
+}
+
+// Worker configures cmd/worker.
+type Worker struct {
+	// PaidSlots and FreeSlots are what this worker offers. Default to the
+	// pools' limits.
+	PaidSlots *int `yaml:"paid_slots"`
+	FreeSlots *int `yaml:"free_slots"`
+	// PollMS is how often an idle pool looks for a ticket. Defaults to 10.
+	PollMS int64 `yaml:"poll_ms"`
+	// LeaseMS is how long a claimed job stays claimed without a sign of life.
+	// Defaults to 3000.
+	LeaseMS int64 `yaml:"lease_ms"`
+	// HeartbeatMS is how often a worker shows that it lives; it is forgotten
+	// after 2.5 times that. Defaults to 1000.
+	HeartbeatMS int64 `yaml:"heartbeat_ms"`
+	// ShutdownGraceMS is how long a stopping worker waits for its jobs before
+	// it hands them back. Defaults to 30000.
+	ShutdownGraceMS int64 `yaml:"shutdown_grace_ms"`
+}
+
+// Limits bound what comes in.
+type Limits struct {
+	TextBytes  int64 `yaml:"text_bytes"`  // Defaults to 1 MiB.
+	BatchLines int   `yaml:"batch_lines"` // Defaults to 100000.
+	WaitMS     int64 `yaml:"wait_ms"`     // Longest ?wait=. Defaults to 60000.
+}
+
+// Keep says how long things are kept.
+type Keep struct {
+	// ResultMS is how long an ended job and its answer stay. Defaults to 24 h.
+	ResultMS int64 `yaml:"result_ms"`
+	// LedgerRows bounds each ledger's stream. Defaults to 1000000.
+	LedgerRows int64 `yaml:"ledger_rows"`
+}
+
+// Classes by name.
+type Classes map[string]Class
+
+// Preference is the order in which a class wants the pools.
+type Preference string
+
+// The preferences.
+const (
+	PaidFirst Preference = "paid-first"
+	FreeFirst Preference = "free-first"
+	PaidOnly  Preference = "paid-only"
+	FreeOnly  Preference = "free-only"
+)
+
+// Paths is the preference as the gate takes it; false for an unknown one.
+func (p Preference) Paths() ([2]slackgate.Path, bool) {
+	switch p {
+	case PaidFirst:
+		return [2]slackgate.Path{slackgate.Paid, slackgate.Free}, true
+	case FreeFirst:
+		return [2]slackgate.Path{slackgate.Free, slackgate.Paid}, true
+	case PaidOnly:
+		return [2]slackgate.Path{slackgate.Paid}, true
+	case FreeOnly:
+		return [2]slackgate.Path{slackgate.Free}, true
+	}
+	return [2]slackgate.Path{}, false
+}
+
+// Success is what a class counts as an answer in time.
+type Success string
+
+// The kinds of success.
+const (
+	SuccessWhole     Success = "whole"
+	SuccessFirstByte Success = "first_byte"
+)
+
+// Class is a named set of defaults and rules for jobs.
+type Class struct {
+	// DeadlineMS is used when a job names none. Defaults to 15000.
+	DeadlineMS int64 `yaml:"deadline_ms"`
+	// MaxDeadlineMS is the longest allowed. Defaults to 24 h.
+	MaxDeadlineMS int64 `yaml:"max_deadline_ms"`
+	// ReserveMS is kept back from the deadline. Defaults to 2000.
+	ReserveMS *int64 `yaml:"reserve_ms"`
+	// Prefer is the pools and their order. Defaults to paid-first.
+	Prefer Preference `yaml:"prefer"`
+	// Success is "whole" or "first_byte". Defaults to whole.
+	Success Success `yaml:"success"`
+	// MaxOutputTokens is the output limit. Defaults to 400.
+	MaxOutputTokens int `yaml:"max_output_tokens"`
+	// Prompt is the system prompt. Defaults to [DefaultPrompt].
+	Prompt string `yaml:"prompt"`
+	// Rescue lets a job that free can no longer make be offered to paid.
+	Rescue bool `yaml:"rescue"`
+}
+
+// DefaultPrompt is the system prompt of a class that has none.
+const DefaultPrompt = "Summarise the text in at most 200 words. Answer with the summary alone."
+
+// Default is the configuration with nothing set: the lab of the articles, with
+// no backends.
+func Default() *Config {
+	return &Config{
+		Listen:              "127.0.0.1:8080",
+		MetricsListen:       "127.0.0.1:9090",
+		WorkerMetricsListen: "127.0.0.1:9091",
+		Redis:               Redis{URL: "redis://127.0.0.1:6379/0", TimeoutMS: 250, Prefix: "leeway"},
+		Gate:                Gate{AdmitPaid: true, AdmitFree: true, FallbackEnabled: true},
+		Pools: Pools{
+			Paid: Pool{Limit: 2, FirstByteP95MS: 1200},
+			Free: Pool{Limit: 1, FirstByteP95MS: 4000},
+		},
+		Worker:       Worker{PollMS: 10, LeaseMS: 3000, HeartbeatMS: 1000, ShutdownGraceMS: 30_000},
+		Limits:       Limits{TextBytes: 1 << 20, BatchLines: 100_000, WaitMS: 60_000},
+		Keep:         Keep{ResultMS: 24 * 3600 * 1000, LedgerRows: 1_000_000},
+		DefaultClass: "summary",
+	}
+}
+
+// Load reads the file at path (none if empty) over the defaults, then the
+// environment (as os.Environ gives it) over that, and validates the result.
+func Load(path string, environ []string) (*Config, error) {
+	c := Default()
+	if path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("config: %w", err)
+		}
+		defer func() { _ = f.Close() }()
+		if err := c.read(f); err != nil {
+			return nil, fmt.Errorf("config: %s: %w", path, err)
+		}
+	}
+	if err := c.applyEnv(environ); err != nil {
+		return nil, fmt.Errorf("config: environment: %w", err)
+	}
+	if err := c.Complete(); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return c, nil
+}
+
+// Parse reads a YAML document over the defaults, without the environment.
+func Parse(doc []byte) (*Config, error) {
+	c := Default()
+	if err := c.read(bytes.NewReader(doc)); err != nil {
+		return nil, err
+	}
+	if err := c.Complete(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) read(r io.Reader) error {
+	doc, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	if err != nil {
+		return err
+	}
+	if len(doc) > MaxFileBytes {
+		return fmt.Errorf("larger than %d bytes", MaxFileBytes)
+	}
+	err = yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).Decode(c)
+	if errors.Is(err, io.EOF) { // an empty document
+		return nil
+	}
+	return err
+}
+
+// environment is the set of variables that override the file. The names
+// without a prefix are the articles'.
+type environment struct {
+	Listen              *string         `env:"LEEWAY_ADDR"`
+	MetricsListen       *string         `env:"LEEWAY_METRICS_ADDR"`
+	WorkerMetricsListen *string         `env:"LEEWAY_WORKER_METRICS_ADDR"`
+	RedisURL            *string         `env:"REDIS_URL"`
+	DeadlineMS          *int64          `env:"DEADLINE_MS"`
+	ReserveMS           *int64          `env:"RESERVE_MS"`
+	PaidP95             *int64          `env:"PAID_P95_FIRST_BYTE_MS"`
+	FreeP95             *int64          `env:"FREE_P95_FIRST_BYTE_MS"`
+	FreeCut             *int64          `env:"FREE_QUEUE_AGE_CUT_MS"`
+	AdmitFree           *bool           `env:"ADMIT_FREE"`
+	AdmitPaid           *bool           `env:"ADMIT_PAID"`
+	Fallback            *bool           `env:"FALLBACK_ENABLED"`
+	Policy              *slackgate.Rule `env:"GATE_POLICY"`
+	PaidSlots           *int            `env:"LEEWAY_PAID_SLOTS"`
+	FreeSlots           *int            `env:"LEEWAY_FREE_SLOTS"`
+}
+
+func (c *Config) applyEnv(environ []string) error {
+	var e environment
+	if err := env.ParseWithOptions(&e, env.Options{Environment: env.ToMap(environ)}); err != nil {
+		return err
+	}
+	set(&c.Listen, e.Listen)
+	set(&c.MetricsListen, e.MetricsListen)
+	set(&c.WorkerMetricsListen, e.WorkerMetricsListen)
+	set(&c.Redis.URL, e.RedisURL)
+	set(&c.Gate.ReserveMS, e.ReserveMS)
+	set(&c.Pools.Paid.FirstByteP95MS, e.PaidP95)
+	set(&c.Pools.Free.FirstByteP95MS, e.FreeP95)
+	set(&c.Gate.AdmitFree, e.AdmitFree)
+	set(&c.Gate.AdmitPaid, e.AdmitPaid)
+	set(&c.Gate.FallbackEnabled, e.Fallback)
+	set(&c.Gate.Policy, e.Policy)
+	if e.FreeCut != nil {
+		c.Gate.FreeQueueAgeCutMS = e.FreeCut
+	}
+	if e.PaidSlots != nil {
+		c.Worker.PaidSlots = e.PaidSlots
+	}
+	if e.FreeSlots != nil {
+		c.Worker.FreeSlots = e.FreeSlots
+	}
+	if e.DeadlineMS != nil {
+		if c.Classes == nil {
+			c.Classes = Classes{}
+		}
+		cl := c.Classes[c.DefaultClass]
+		cl.DeadlineMS = *e.DeadlineMS
+		c.Classes[c.DefaultClass] = cl
+	}
+	return nil
+}
+
+func set[T any](dst *T, v *T) {
+	if v != nil {
+		*dst = *v
+	}
+}
+
+// Policy is the gate's policy as configured.
+func (c *Config) Policy() slackgate.Policy {
+	p := slackgate.Policy{Rule: c.Gate.Policy, FreeQueueAgeCutMS: slackgate.Unbounded}
+	switch {
+	case c.Gate.FreeQueueAgeCutMS != nil:
+		p.FreeQueueAgeCutMS = *c.Gate.FreeQueueAgeCutMS
+	case c.Gate.Policy == slackgate.Seed:
+		p.FreeQueueAgeCutMS = SeedFreeQueueAgeCutMS
+	}
+	return p
+}
+
+// SeedFreeQueueAgeCutMS is the article's cut, the default under the seed rule.
+const SeedFreeQueueAgeCutMS = 3000
+
+// Pool returns the pool of a path; the zero pool for Reject.
+func (c *Config) Pool(p slackgate.Path) *Pool {
+	switch p {
+	case slackgate.Paid:
+		return &c.Pools.Paid
+	case slackgate.Free:
+		return &c.Pools.Free
+	case slackgate.Reject:
+	}
+	return &Pool{}
+}
+
+// Admits reports whether the configuration opens a pool to newcomers.
+func (c *Config) Admits(p slackgate.Path) bool {
+	switch p {
+	case slackgate.Paid:
+		return c.Gate.AdmitPaid
+	case slackgate.Free:
+		return c.Gate.AdmitFree
+	case slackgate.Reject:
+	}
+	return false
+}
+
+// Slots is what this worker offers to a pool.
+func (c *Config) Slots(p slackgate.Path) int {
+	own := c.Worker.PaidSlots
+	if p == slackgate.Free {
+		own = c.Worker.FreeSlots
+	}
+	if own != nil {
+		return *own
+	}
+	return c.Pool(p).Limit
+}
+
+// RedisTimeout is the bound of every call to the store.
+func (c *Config) RedisTimeout() time.Duration {
+	return time.Duration(c.Redis.TimeoutMS) * time.Millisecond
+}
+
+// LongestDeadlineMS is the longest deadline any class allows.
+func (c *Config) LongestDeadlineMS() int64 {
+	var longest int64
+	for _, cl := range c.Classes {
+		longest = max(longest, cl.MaxDeadlineMS)
+	}
+	return longest
+}
+
+// FreeOnlySetup reports that no paid pool is configured: there is nothing to
+// fail over to, and hard deadlines then hang on best-effort capacity.
+func (c *Config) FreeOnlySetup() bool { return c.Pools.Paid.Limit == 0 }
+
+// Key reads the backend's API key from where the configuration says it is;
+// empty when it says nothing. The key must never be logged.
+func (b *Backend) Key() (string, error) {
+	switch {
+	case b.KeyEnv != "":
+		k := os.Getenv(b.KeyEnv)
+		if k == "" {
+			return "", fmt.Errorf("backend %s: key_env: %s is not set", b.Name, b.KeyEnv)
+		}
+		return k, nil
+	case b.KeyFile != "":
+		raw, err := os.ReadFile(b.KeyFile)
+		if err != nil {
+			return "", fmt.Errorf("backend %s: key_file: %w", b.Name, err)
+		}
+		return string(bytes.TrimSpace(raw)), nil
+	}
+	return "", nil
+}
+
+// Loopback reports whether an address to listen on is reachable from this
+// machine alone.
+func Loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

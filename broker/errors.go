@@ -1,0 +1,30 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrUnavailable means that the store did not answer in time, or answered
+	// that it cannot: the gate cannot say anything now.
+	ErrUnavailable = errors.New("gate unavailable")
+	// ErrNotFound means that no such job is on record (any longer).
+	ErrNotFound = errors.New("job not found")
+	// ErrFenced means that the job is no longer this worker's: its lease went
+	// to another, or it has ended.
+	ErrFenced = errors.New("job is no longer held by this worker")
+)
+
+// FieldError is bad input: it names the field and says what would be right.
+type FieldError struct {
+	Field  string
+	Detail string
+}
+
+func (e *FieldError) Error() string { return e.Field + ": " + e.Detail }
+
+// Fieldf returns a FieldError with a formatted detail.
+func Fieldf(field, format string, args ...any) error {
+	return &FieldError{Field: field, Detail: fmt.Sprintf(format, args...)}
+}

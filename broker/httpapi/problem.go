@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+// Reasons of problems that are not the gate's. They are stable: clients may
+// switch on them.
+const (
+	ReasonInvalidField = "invalid_field"
+	ReasonInvalidJSON  = "invalid_json"
+	ReasonTooLarge     = "too_large"
+	ReasonMediaType    = "unsupported_media_type"
+	ReasonNotFound     = "not_found"
+	ReasonMethod       = "method_not_allowed"
+	ReasonInternal     = "internal"
+)
+
+// Problem is an RFC 9457 problem document.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	// Reason is stable and from a closed set.
+	Reason string `json:"reason"`
+	// Field names what was wrong in the input.
+	Field string `json:"field,omitempty"`
+	// Verdict carries the gate's numbers when it was the gate that refused.
+	Verdict *Verdict `json:"verdict,omitempty"`
+
+	retryAfterMS int64
+}
+
+func (p *Problem) Error() string { return p.Reason + ": " + p.Detail }
+
+func problem(status int, reason, detail string) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Reason: reason, Detail: detail}
+}
+
+// Verdict is a decision as it goes over the wire.
+type Verdict struct {
+	JobID  string           `json:"job_id"`
+	Path   slackgate.Path   `json:"path"`
+	Reason slackgate.Reason `json:"reason"`
+	// SlackMS is deadline - now - reserve.
+	SlackMS int64 `json:"slack_ms"`
+	// NeedMS is what the slack was compared with, per pool that was asked.
+	NeedMS map[string]int64 `json:"need_ms"`
+	// PredictedWaitMS is how long the job is expected to wait for a worker.
+	PredictedWaitMS int64 `json:"predicted_wait_ms"`
+	// QueueAgeMS is how long the oldest waiting job has waited, per pool.
+	QueueAgeMS map[string]int64 `json:"queue_age_ms"`
+	ReserveMS  int64            `json:"reserve_ms"`
+	// DeadlineAtMS is the instant on the broker's clock, for an admitted job.
+	DeadlineAtMS int64 `json:"deadline_at_ms,omitempty"`
+	// RetryAfterMS is when the same job might be admitted; absent when waiting
+	// cannot help.
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
+}
+
+func verdict(v *broker.Verdict) *Verdict {
+	out := &Verdict{
+		JobID: v.JobID, Path: v.Path, Reason: v.Reason, SlackMS: v.SlackMS,
+		NeedMS: map[string]int64{}, QueueAgeMS: map[string]int64{},
+		PredictedWaitMS: v.PredictedWaitMS, ReserveMS: v.ReserveMS, RetryAfterMS: v.RetryAfterMS,
+	}
+	for _, p := range slackgate.Paths {
+		if n := v.NeedMS[p]; n > 0 && n < slackgate.Unbounded {
+			out.NeedMS[p.String()] = n
+		}
+		out.QueueAgeMS[p.String()] = v.QueueAgeMS[p]
+	}
+	if v.Admitted() {
+		out.DeadlineAtMS = v.DeadlineMS
+	} else {
+		out.JobID = "" // a refused job is on no record
+	}
+	return out
+}
+
+// unavailableRetryMS is suggested to those who met a gate that cannot say.
+const unavailableRetryMS = 1000
+
+// refusal is the problem document of a submission that was not admitted.
+func refusal(v *broker.Verdict) *Problem {
+	status, detail := http.StatusTooManyRequests, "the gate refused the job"
+	retry := v.RetryAfterMS
+	switch v.Reason {
+	case slackgate.ReasonDeadline:
+		detail = "no slack is left: the deadline lies within the reserve"
+	case slackgate.ReasonNoSlack:
+		detail = "no pool can answer within the slack that is left"
+	case slackgate.ReasonClosed:
+		detail = "the pools this class may use are closed"
+	case slackgate.ReasonPoolDown:
+		status, detail, retry = http.StatusServiceUnavailable, "no worker lives in the pools this class may use", unavailableRetryMS
+	case slackgate.ReasonGateUnavailable:
+		status, detail, retry = http.StatusServiceUnavailable, "the gate cannot read its state now; nothing was admitted", unavailableRetryMS
+	case slackgate.ReasonPaid, slackgate.ReasonFree, slackgate.ReasonBudget, slackgate.ReasonShare, slackgate.ReasonRate:
+	}
+	p := problem(status, string(v.Reason), detail)
+	p.Verdict = verdict(v)
+	p.retryAfterMS = retry
+	return p
+}
+
+// asProblem maps whatever a handler returned to a problem document.
+func asProblem(err error) *Problem {
+	var p *Problem
+	var field *broker.FieldError
+	var malformed *malformedError
+	var large *http.MaxBytesError
+	var echoErr *echo.HTTPError
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &field):
+		p = problem(http.StatusBadRequest, ReasonInvalidField, field.Error())
+		p.Field = field.Field
+		return p
+	case errors.As(err, &malformed):
+		return problem(http.StatusBadRequest, ReasonInvalidJSON, malformed.Error())
+	case errors.As(err, &large):
+		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
+	case errors.Is(err, broker.ErrNotFound):
+		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")
+	case errors.Is(err, broker.ErrUnavailable):
+		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), "the store does not answer")
+		p.retryAfterMS = unavailableRetryMS
+		return p
+	case errors.As(err, &echoErr):
+		switch echoErr.Code {
+		case http.StatusNotFound:
+			return problem(echoErr.Code, ReasonNotFound, "no such route")
+		case http.StatusMethodNotAllowed:
+			return problem(echoErr.Code, ReasonMethod, "the route does not take this method")
+		}
+	}
+	return problem(http.StatusInternalServerError, ReasonInternal, "see the log")
+}
+
+// write sends the problem.
+func (p *Problem) write(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "application/problem+json")
+	if p.retryAfterMS > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt((p.retryAfterMS+999)/1000, 10))
+	}
+	w.WriteHeader(p.Status)
+	return json.NewEncoder(w).Encode(p)
+}

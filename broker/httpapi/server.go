@@ -1,0 +1,379 @@
+// Package httpapi is the admission API: echo routes over the broker.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"leeway/broker"
+	"leeway/broker/admission"
+	"leeway/broker/background"
+	"leeway/broker/config"
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+)
+
+// Options are what the API stands on. All fields are required.
+type Options struct {
+	Config     func() *config.Config
+	Admitter   *admission.Admitter
+	Store      *redisstore.Store
+	Background *background.Group
+	Log        *slog.Logger
+}
+
+// Server is the admission API.
+type Server struct {
+	Options
+	echo       *echo.Echo
+	notifier   *notifier
+	background *background.Group
+}
+
+// New returns the API and starts its loops in the background group.
+func New(o Options) *Server {
+	s := &Server{Options: o, notifier: newNotifier(), background: o.Background, echo: echo.New()}
+	o.Background.Go("job ends", func(ctx context.Context) error {
+		ended, closeSub := o.Store.Ended(ctx)
+		defer func() { _ = closeSub() }()
+		return s.notifier.run(ctx, ended)
+	})
+	e := s.echo
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = s.fail
+	e.Use(middleware.RecoverWithConfig(middleware.RecoverConfig{
+		LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
+			o.Log.Error("handler panicked", "error", err, "stack", string(stack))
+			return err
+		},
+	}))
+	e.GET("/livez", func(c echo.Context) error { return c.JSON(http.StatusOK, map[string]string{"status": "live"}) })
+	e.GET("/readyz", s.ready)
+	e.POST("/v1/jobs", s.submit)
+	e.POST("/v1/jobs/batch", s.batch)
+	e.GET("/v1/jobs/:id", s.get)
+	e.DELETE("/v1/jobs/:id", s.cancel)
+	e.GET("/v1/gate", s.gate)
+	e.GET("/v1/pools", s.pools)
+	e.GET("/v1/ledgers/spend", s.spend)
+	e.GET("/v1/ledgers/misses", s.misses)
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+
+// HTTP is an http.Server for a handler, with the bounds that keep a slow or
+// silent client from holding it. Bodies and answers have no time limit of
+// their own: batches stream, and ?wait= waits.
+func HTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+}
+
+func (s *Server) fail(err error, c echo.Context) {
+	p := asProblem(err)
+	if p.Reason == ReasonInternal {
+		s.Log.Error("request failed", "method", c.Request().Method, "route", c.Path(), "error", err)
+	}
+	if c.Response().Committed {
+		return
+	}
+	if err := p.write(c.Response()); err != nil {
+		s.Log.Debug("problem not delivered", "error", err)
+	}
+}
+
+// ready exercises an admission dry run: a gate that cannot decide is not
+// ready, whatever a ping says. A failed background loop shows here too.
+func (s *Server) ready(c echo.Context) error {
+	type answer struct {
+		Status  string           `json:"status"`
+		Checks  map[string]any   `json:"checks"`
+		Verdict *Verdict         `json:"verdict,omitempty"`
+		Reason  slackgate.Reason `json:"reason,omitempty"`
+	}
+	a := answer{Status: "ready", Checks: map[string]any{"background": "ok", "gate": "ok"}}
+	if err := s.background.Err(); err != nil {
+		a.Status, a.Checks["background"] = "not ready", "a background loop has failed: see the log"
+	}
+	v, _, err := s.dryRun(c.Request().Context())
+	if err != nil {
+		a.Status, a.Checks["gate"] = "not ready", err.Error()
+		if errors.Is(err, broker.ErrUnavailable) {
+			a.Checks["gate"] = "the store does not answer"
+		}
+	} else {
+		a.Verdict = verdict(&v)
+		if v.Reason.Unavailable() {
+			a.Status, a.Checks["gate"] = "not ready", string(v.Reason)
+		}
+	}
+	status := http.StatusOK
+	if a.Status != "ready" {
+		status = http.StatusServiceUnavailable
+	}
+	return c.JSON(status, a)
+}
+
+// dryRun asks the gate about a job of the default class.
+func (s *Server) dryRun(ctx context.Context) (broker.Verdict, *redisstore.GateState, error) {
+	cfg := s.Config()
+	text := "dry run"
+	job, err := (&submission{Text: &text}).job(cfg, cfg.Gate.ReserveMS, 0, time.Now())
+	if err != nil {
+		return broker.Verdict{}, nil, err
+	}
+	return s.Admitter.DryRun(ctx, job)
+}
+
+// parse reads a submission and turns it into a job.
+func (s *Server) parse(ctx context.Context, body []byte, receivedAt time.Time) (*broker.Job, error) {
+	sub, err := decode(body)
+	if err != nil {
+		return nil, err
+	}
+	nowMS := s.Store.NowMS()
+	if !absent(sub.DeadlineAt) && nowMS == 0 {
+		if err := s.Store.SyncClock(ctx); err != nil {
+			return nil, err
+		}
+		nowMS = s.Store.NowMS()
+	}
+	cfg := s.Config()
+	return sub.job(cfg, cfg.Gate.ReserveMS, nowMS, receivedAt)
+}
+
+func (s *Server) submit(c echo.Context) error {
+	receivedAt := time.Now()
+	if err := wantMedia(c.Request(), "application/json"); err != nil {
+		return err
+	}
+	limit := 2*s.Config().Limits.TextBytes + lineOverhead
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
+	if err != nil {
+		return bodyError(err)
+	}
+	ctx := c.Request().Context()
+	job, err := s.parse(ctx, body, receivedAt)
+	if err != nil {
+		return err
+	}
+	v, _ := s.Admitter.Submit(ctx, job) // an error shows as the reason
+	if !v.Admitted() {
+		return refusal(&v)
+	}
+	c.Response().Header().Set("Location", "/v1/jobs/"+v.JobID)
+	return c.JSON(http.StatusAccepted, verdict(&v))
+}
+
+// bodyError tells a body that is too large from a producer that has gone.
+func bodyError(err error) error {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return err
+	}
+	return problem(http.StatusBadRequest, ReasonInvalidJSON, "the body ended early")
+}
+
+func wantMedia(r *http.Request, types ...string) error {
+	got, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err == nil && slices.Contains(types, got) {
+		if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+			return problem(http.StatusUnsupportedMediaType, ReasonMediaType, "compressed bodies are not taken")
+		}
+		return nil
+	}
+	return problem(http.StatusUnsupportedMediaType, ReasonMediaType, "want Content-Type "+types[0])
+}
+
+// recheck is how often a waiting reader looks for itself: a notice can be lost
+// while the store is away.
+const recheck = time.Second
+
+func (s *Server) get(c echo.Context) error {
+	id := c.Param("id")
+	wait, err := s.waitFor(c.QueryParam("wait"))
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	ended, done := s.notifier.wait(id)
+	defer done()
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	look := time.NewTicker(recheck)
+	defer look.Stop()
+	for last := false; ; {
+		view, err := s.Store.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		if view.State == broker.StateDone || wait == 0 || last {
+			return c.JSON(http.StatusOK, view)
+		}
+		select {
+		case <-ended:
+			last = true // closed: look once more and answer
+		case <-deadline.C:
+			last = true
+		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// waitFor reads ?wait=: a duration such as 10s or 500ms.
+func (s *Server) waitFor(v string) (time.Duration, error) {
+	if v == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, broker.Fieldf("wait", "must be a duration such as 10s or 500ms")
+	}
+	longest := time.Duration(s.Config().Limits.WaitMS) * time.Millisecond
+	if d < 0 || d > longest {
+		return 0, broker.Fieldf("wait", "is outside 0s..%s", longest)
+	}
+	return d, nil
+}
+
+// cancel takes back a job that has not ended; of one that has, it deletes text
+// and answer. The record and the ledger rows stay.
+func (s *Server) cancel(c echo.Context) error {
+	id, ctx := c.Param("id"), c.Request().Context()
+	what, err := s.Store.Cancel(ctx, id)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	switch what {
+	case redisstore.CancelMissing:
+		return broker.ErrNotFound
+	case redisstore.CancelDone:
+		if err := s.Store.Purge(ctx, id); err != nil {
+			return err
+		}
+		return c.JSON(status, map[string]string{"job_id": id, "result": "deleted"})
+	case redisstore.CancelRunning:
+		status = http.StatusAccepted
+	case redisstore.CancelLate, redisstore.CancelWaiting:
+	}
+	return c.JSON(status, map[string]string{"job_id": id, "result": string(what)})
+}
+
+// gateAnswer is GET /v1/gate: the snapshot and what the gate would say.
+type gateAnswer struct {
+	Policy  string              `json:"policy"`
+	NowMS   int64               `json:"now_ms"`
+	Pools   map[string]poolView `json:"pools"`
+	Verdict *Verdict            `json:"verdict"`
+}
+
+// poolView is a pool's state on the wire.
+type poolView struct {
+	Limit          int   `json:"limit"`
+	Capacity       int   `json:"capacity"`
+	Waiting        int   `json:"waiting"`
+	Running        int   `json:"running"`
+	QueueAgeMS     int64 `json:"queue_age_ms"`
+	FirstByteP95MS int64 `json:"first_byte_p95_ms"`
+	Closed         bool  `json:"closed"`
+}
+
+func poolViews(st *redisstore.GateState) map[string]poolView {
+	out := map[string]poolView{}
+	for _, path := range slackgate.Paths {
+		p := &st.Pools[path]
+		out[path.String()] = poolView{
+			Limit: p.Limit, Capacity: p.Capacity, Waiting: p.Waiting, Running: p.Running,
+			QueueAgeMS: p.QueueAgeMS, FirstByteP95MS: p.FirstByteP95MS, Closed: p.Closed,
+		}
+	}
+	return out
+}
+
+func (s *Server) gate(c echo.Context) error {
+	v, st, err := s.dryRun(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, gateAnswer{
+		Policy: s.Config().Gate.Policy.String(), NowMS: st.NowMS, Pools: poolViews(st), Verdict: verdict(&v),
+	})
+}
+
+func (s *Server) pools(c echo.Context) error {
+	_, st, err := s.dryRun(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"now_ms": st.NowMS, "pools": poolViews(st)})
+}
+
+// pageParams reads ?cursor= and ?limit=.
+func pageParams(c echo.Context) (cursor string, limit int, err error) {
+	cursor, limit = c.QueryParam("cursor"), 100
+	if len(cursor) > 64 {
+		return "", 0, broker.Fieldf("cursor", "is not one of ours")
+	}
+	if v := c.QueryParam("limit"); v != "" {
+		limit, err = strconv.Atoi(v)
+		if err != nil || limit < 1 || limit > redisstore.MaxPage {
+			return "", 0, broker.Fieldf("limit", "must be in 1..%d", redisstore.MaxPage)
+		}
+	}
+	return cursor, limit, nil
+}
+
+// spend reads the spend ledger: settled rows by page, and on the first page
+// the attempts still open.
+func (s *Server) spend(c echo.Context) error {
+	cursor, limit, err := pageParams(c)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	page, err := s.Store.SpendPage(ctx, cursor, limit)
+	if err != nil {
+		return err
+	}
+	out := struct {
+		*redisstore.Page[broker.SpendRow]
+		Open []broker.SpendRow `json:"open,omitempty"`
+	}{Page: page}
+	if cursor == "" {
+		if out.Open, err = s.Store.OpenSpendRows(ctx); err != nil {
+			return err
+		}
+	}
+	return c.JSON(http.StatusOK, out)
+}
+
+func (s *Server) misses(c echo.Context) error {
+	cursor, limit, err := pageParams(c)
+	if err != nil {
+		return err
+	}
+	page, err := s.Store.MissPage(c.Request().Context(), cursor, limit)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, page)
+}

@@ -1,0 +1,222 @@
+package httpapi
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+
+	"leeway/broker"
+	"leeway/broker/config"
+)
+
+// Bounds of a submission beside the configured ones.
+const (
+	MaxMetadata      = 16
+	MaxMetadataBytes = 256
+	MaxProducerBytes = 64
+)
+
+// submission is the body of POST /v1/jobs and a line of a batch. The deadline
+// stays raw, so that 1e400, 0.3 and "soon" get an error of their own and none
+// is rounded into an admission.
+type submission struct {
+	Class           string            `json:"class"`
+	Text            *string           `json:"text"`
+	DeadlineMS      jsontext.Value    `json:"deadline_ms"`
+	DeadlineAt      jsontext.Value    `json:"deadline_at"`
+	MaxOutputTokens *int64            `json:"max_output_tokens"`
+	Producer        string            `json:"producer"`
+	Metadata        map[string]string `json:"metadata"`
+}
+
+// decode reads a submission strictly: unknown and duplicate fields, invalid
+// UTF-8 and trailing bytes are errors that name the place.
+func decode(body []byte) (*submission, error) {
+	var s submission
+	err := json.Unmarshal(body, &s, json.RejectUnknownMembers(true))
+	if err == nil {
+		return &s, nil
+	}
+	var sem *json.SemanticError
+	if errors.As(err, &sem) {
+		field := field(sem.JSONPointer)
+		if errors.Is(err, json.ErrUnknownName) {
+			return nil, broker.Fieldf(field, "is not a known field")
+		}
+		return nil, broker.Fieldf(field, "has the wrong type: want %s", kind(sem))
+	}
+	var syn *jsontext.SyntacticError
+	if errors.As(err, &syn) {
+		if errors.Is(err, jsontext.ErrDuplicateName) {
+			return nil, broker.Fieldf(field(syn.JSONPointer), "appears twice")
+		}
+		return nil, &malformedError{at: syn.ByteOffset, detail: reason(syn.Err)}
+	}
+	return nil, &malformedError{detail: "is not a JSON object"}
+}
+
+// malformedError is a body that is not JSON.
+type malformedError struct {
+	at     int64
+	detail string
+}
+
+func (e *malformedError) Error() string {
+	return "malformed JSON at byte " + strconv.FormatInt(e.at, 10) + ": " + e.detail
+}
+
+// reason shortens what the JSON reader says: it may quote the body.
+func reason(err error) string {
+	s := err.Error()
+	if len(s) > 120 {
+		s = strings.ToValidUTF8(s[:120], "") + "..."
+	}
+	return s
+}
+
+func field(p jsontext.Pointer) string {
+	parts := make([]string, 0, 2)
+	for tok := range p.Tokens() {
+		if len(tok) > 64 {
+			tok = strings.ToValidUTF8(tok[:64], "") + "..."
+		}
+		parts = append(parts, tok)
+	}
+	if len(parts) == 0 {
+		return "body"
+	}
+	return strings.Join(parts, ".")
+}
+
+func kind(e *json.SemanticError) string {
+	if e.GoType == nil {
+		return "another type"
+	}
+	switch e.GoType.Kind().String() {
+	case "string":
+		return "a string"
+	case "int64", "int":
+		return "a whole number"
+	case "map", "struct":
+		return "an object"
+	}
+	return "another type"
+}
+
+// job turns a submission into a job, or says which field is wrong. nowMS is
+// the store's clock, for deadlines given as an instant; reserveFloor comes
+// from the flag RESERVE_MS.
+func (s *submission) job(cfg *config.Config, reserveFloor, nowMS int64, receivedAt time.Time) (*broker.Job, error) {
+	name := s.Class
+	if name == "" {
+		name = cfg.DefaultClass
+	}
+	class, ok := cfg.Classes[name]
+	if !ok {
+		return nil, broker.Fieldf("class", "no such class")
+	}
+	if s.Text == nil {
+		return nil, broker.Fieldf("text", "is missing")
+	}
+	if strings.TrimSpace(*s.Text) == "" {
+		return nil, broker.Fieldf("text", "is empty")
+	}
+	if int64(len(*s.Text)) > cfg.Limits.TextBytes {
+		return nil, broker.Fieldf("text", "is %d bytes; the limit is %d", len(*s.Text), cfg.Limits.TextBytes)
+	}
+	if len(s.Producer) > MaxProducerBytes {
+		return nil, broker.Fieldf("producer", "is longer than %d bytes", MaxProducerBytes)
+	}
+	if err := checkMetadata(s.Metadata); err != nil {
+		return nil, err
+	}
+	deadline, err := s.deadline(&class, nowMS)
+	if err != nil {
+		return nil, err
+	}
+	tokens := int64(class.MaxOutputTokens)
+	if s.MaxOutputTokens != nil {
+		tokens = *s.MaxOutputTokens
+		if tokens < 1 || tokens > int64(class.MaxOutputTokens) {
+			return nil, broker.Fieldf("max_output_tokens", "%d is outside 1..%d", tokens, class.MaxOutputTokens)
+		}
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
+	prefer, _ := class.Prefer.Paths()
+	return &broker.Job{
+		ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
+		DeadlineMS: deadline, ReserveMS: max(*class.ReserveMS, reserveFloor),
+		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte,
+		MaxOutputTokens: int(tokens), Metadata: s.Metadata, ReceivedAt: receivedAt,
+	}, nil
+}
+
+func checkMetadata(m map[string]string) error {
+	if len(m) > MaxMetadata {
+		return broker.Fieldf("metadata", "has more than %d entries", MaxMetadata)
+	}
+	for k, v := range m {
+		if len(k) > MaxMetadataBytes || len(v) > MaxMetadataBytes || !utf8.ValidString(k) {
+			return broker.Fieldf("metadata", "has a key or value longer than %d bytes", MaxMetadataBytes)
+		}
+	}
+	return nil
+}
+
+// absent reports whether a raw field was left out or null.
+func absent(v jsontext.Value) bool { return len(v) == 0 || string(v) == "null" }
+
+// deadline is the time the job has, in milliseconds from receipt.
+func (s *submission) deadline(class *config.Class, nowMS int64) (int64, error) {
+	switch {
+	case !absent(s.DeadlineMS) && !absent(s.DeadlineAt):
+		return 0, broker.Fieldf("deadline_ms", "give deadline_ms or deadline_at, not both")
+	case !absent(s.DeadlineMS):
+		return deadlineMS(s.DeadlineMS, class.MaxDeadlineMS)
+	case !absent(s.DeadlineAt):
+		return deadlineAt(s.DeadlineAt, class.MaxDeadlineMS, nowMS)
+	}
+	return class.DeadlineMS, nil
+}
+
+func deadlineMS(raw jsontext.Value, longest int64) (int64, error) {
+	if raw.Kind() != '0' {
+		return 0, broker.Fieldf("deadline_ms", "must be a number: milliseconds from now, for example 15000")
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return 0, broker.Fieldf("deadline_ms", "must be a whole number of milliseconds in 1..%d, without exponent or fraction", longest)
+	}
+	if n <= 0 || n > longest {
+		return 0, broker.Fieldf("deadline_ms", "%d is outside 1..%d milliseconds", n, longest)
+	}
+	return n, nil
+}
+
+func deadlineAt(raw jsontext.Value, longest, nowMS int64) (int64, error) {
+	var text string
+	if raw.Kind() != '"' || json.Unmarshal(raw, &text) != nil {
+		return 0, broker.Fieldf("deadline_at", "must be a string: an RFC 3339 time with its zone")
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return 0, broker.Fieldf("deadline_at", "is not an RFC 3339 time with its zone, for example 2030-01-31T02:14:00Z")
+	}
+	left := at.UnixMilli() - nowMS
+	if left <= 0 {
+		return 0, broker.Fieldf("deadline_at", "is %d ms in the past by the broker's clock", -left)
+	}
+	if left > longest {
+		return 0, broker.Fieldf("deadline_at", "is %d ms away; the class allows %d", left, longest)
+	}
+	return left, nil
+}

@@ -1,0 +1,84 @@
+// Package reconcile mends what crashes and lost messages leave behind: jobs
+// past due that nobody ended, claims whose worker is gone, and waiting jobs
+// without a ticket. Any number of processes may run it at once; each step is
+// atomic in the store.
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"leeway/broker/joblog"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+// Interval is how often a process looks.
+const Interval = 500 * time.Millisecond
+
+// Reconciler mends. All fields are required.
+type Reconciler struct {
+	Store   *redisstore.Store
+	Tickets *ticket.Queue
+	Policy  func() [slackgate.NumPaths]redisstore.PoolPolicy
+	Log     *slog.Logger
+}
+
+// Run mends every Interval until ctx is done. Redis being away is not a
+// failure of the loop: it goes on when Redis does.
+func (r *Reconciler) Run(ctx context.Context) error {
+	tick := time.NewTicker(Interval)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		err := r.Once(ctx)
+		if err != nil && ctx.Err() == nil && !away {
+			r.Log.Warn("reconciler cannot reach the store", "error", err)
+		}
+		away = err != nil
+	}
+}
+
+// Once mends what there is to mend.
+func (r *Reconciler) Once(ctx context.Context) error {
+	policy := r.Policy()
+	var p95 [slackgate.NumPaths]int64
+	for _, path := range slackgate.Paths {
+		p95[path] = policy[path].FirstByteP95MS
+	}
+	swept, err := r.Store.Sweep(ctx, p95)
+	if err != nil {
+		return err
+	}
+	for _, id := range swept.Ended {
+		view, err := r.Store.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		joblog.Ended(ctx, r.Log, view)
+	}
+	if swept.Reoffered+swept.Failed > 0 {
+		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
+	}
+	st, err := r.Store.State(ctx, policy)
+	if err != nil {
+		return err
+	}
+	for _, path := range slackgate.Paths {
+		n, err := r.Tickets.TopUp(ctx, path, &st.Pools[path])
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			r.Log.Debug("tickets topped up", "path", path.String(), "added", n)
+		}
+	}
+	return nil
+}

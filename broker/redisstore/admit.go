@@ -1,0 +1,162 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+// Offer is one job offered to the pools, with the numbers that the gate's rule
+// gave for it.
+type Offer struct {
+	Job *broker.Job
+	// DeadlineMS is the time left until the deadline.
+	DeadlineMS int64
+	// SlackMS is the time left until the first byte is due.
+	SlackMS int64
+	// Miss books a miss on path reject instead of offering the job.
+	Miss bool
+	// Bounds are what the pools must satisfy, in the order they are tried.
+	Bounds [2]slackgate.Bound
+}
+
+// PoolPolicy is what the script needs to know of a pool beside its own state.
+type PoolPolicy struct {
+	Limit  int
+	Closed bool
+	// FirstByteP95MS and Ladder stand in the states that come back; the
+	// ladder's rungs are what the script checks. It is nil under the seed rule.
+	FirstByteP95MS int64
+	Ladder         *slackgate.Ladder
+	// Released is GateState.Released of the state the ladder was built from.
+	Released int64
+}
+
+// Admission is what the script did with one offer and the state it saw when it
+// did.
+type Admission struct {
+	Path  slackgate.Path
+	Pools [slackgate.NumPaths]slackgate.PoolState
+}
+
+// Admitted is the reply to one call of Admit.
+type Admitted struct {
+	NowMS int64
+	// Stale is set when Redis ran the script after the caller had stopped
+	// waiting: nothing was done.
+	Stale bool
+	Jobs  []Admission
+}
+
+// giveUpMargin keeps the script's idea of "the caller has gone" a little ahead
+// of the caller's own.
+const giveUpMargin = 10 * time.Millisecond
+
+// recordExtra is how long a record outlives its job's deadline when nobody
+// ends it; the sweep ends it long before.
+const recordExtra = time.Hour
+
+// Admit offers jobs to the pools, in order, in one atomic step. The caller
+// fills in nothing but the numbers of the rule; what comes back is enough to
+// repeat the decision with [slackgate.Decide].
+func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
+	giveUp := int64(0)
+	if now := s.NowMS(); now > 0 {
+		giveUp = now + (s.timeout - giveUpMargin).Milliseconds()
+	}
+	args := make([]any, 0, 16+22*len(offers))
+	args = append(args, giveUp, s.rows, recordExtra.Milliseconds())
+	for _, path := range slackgate.Paths {
+		args = append(args, policy[path].Limit, flag(policy[path].Closed), policy[path].Released)
+		args = appendLadder(args, policy[path].Ladder)
+	}
+	for i := range offers {
+		o := &offers[i]
+		spec, err := json.Marshal(o.Job)
+		if err != nil {
+			return Admitted{}, err
+		}
+		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, flag(o.Miss),
+			spec, o.Job.Text, o.SlackMS)
+		for p := range o.Bounds {
+			args = appendBound(args, &o.Bounds[p])
+		}
+	}
+	v, err := s.run(ctx, scriptAdmit, args...)
+	if err != nil {
+		return Admitted{}, err
+	}
+	r := asReply(v)
+	out := Admitted{NowMS: r.int()}
+	status := r.string()
+	if r.err != nil {
+		return Admitted{}, r.err
+	}
+	s.saw(out.NowMS)
+	if status == "stale" {
+		out.Stale = true
+		return out, nil
+	}
+	var capacity [slackgate.NumPaths]int
+	for _, path := range slackgate.Paths {
+		capacity[path] = int(r.int())
+	}
+	out.Jobs = make([]Admission, len(offers))
+	for i := range out.Jobs {
+		a := &out.Jobs[i]
+		if name := r.string(); name != "" {
+			if err := a.Path.UnmarshalText([]byte(name)); err != nil {
+				return Admitted{}, err
+			}
+		}
+		for _, path := range slackgate.Paths {
+			a.Pools[path] = readPool(r, capacity[path], policy[path])
+		}
+	}
+	return out, r.err
+}
+
+func readPool(r *reply, capacity int, p PoolPolicy) slackgate.PoolState {
+	st := slackgate.PoolState{Limit: p.Limit, Closed: p.Closed, Capacity: capacity, FirstByteP95MS: p.FirstByteP95MS}
+	st.Waiting, st.Running = int(r.int()), int(r.int())
+	st.QueueAgeMS, st.ClassQueueAgeMS = r.int(), r.int()
+	st.Ahead = int(r.int())
+	st.Break = slackgate.Break{Rung: int(r.int()), Waiting: r.int()}
+	st.Ladder = p.Ladder
+	return st
+}
+
+func appendLadder(args []any, l *slackgate.Ladder) []any {
+	if l == nil {
+		return append(args, 0)
+	}
+	rungs := l.Rungs()
+	args = append(args, len(rungs))
+	for _, r := range rungs {
+		at := r.AtMS
+		if at == slackgate.Unbounded {
+			at = -1
+		}
+		args = append(args, at, r.Max, r.WaitMS)
+	}
+	return args
+}
+
+func appendBound(args []any, b *slackgate.Bound) []any {
+	path := ""
+	if b.Path != slackgate.Reject {
+		path = b.Path.String()
+	}
+	return append(args, path, b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS, flag(b.NeedAddsAge),
+		flag(b.Laddered), b.First+1, b.FirstMax)
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

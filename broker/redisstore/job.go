@@ -1,0 +1,298 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+// Worker names one worker process and what it offers to a pool.
+type Worker struct {
+	ID    string
+	Path  slackgate.Path
+	Slots int
+}
+
+func (w Worker) member() string { return w.ID + "|" + strconv.Itoa(w.Slots) }
+
+// Beat shows that a worker lives; it is forgotten after ttl. The instant is
+// the store's own.
+func (s *Store) Beat(ctx context.Context, w Worker, ttl time.Duration) error {
+	_, err := s.run(ctx, scriptBeat, w.Path.String(), w.member(), ttl.Milliseconds())
+	return err
+}
+
+// Leave forgets a worker at once.
+func (s *Store) Leave(ctx context.Context, w Worker) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.rdb.ZRem(ctx, s.key("workers", w.Path.String()), w.member()).Err(); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// Claim takes the most urgent waiting job of a pool under a lease. It returns
+// nil when nothing waits or every slot of the pool is taken; full tells the
+// two apart.
+func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
+	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.rows)
+	if err != nil {
+		return nil, false, err
+	}
+	r := asReply(v)
+	now, what := r.int(), r.string()
+	if r.err != nil {
+		return nil, false, r.err
+	}
+	s.saw(now)
+	if what != "job" {
+		return nil, what == "full", nil
+	}
+	c = &broker.Claim{Path: path, NowMS: now, ClaimedAt: time.Now()}
+	id := r.string()
+	c.Fence, c.Offers, c.Attempts = r.int(), int(r.int()), int(r.int())
+	c.AcceptedMS, c.DeadlineAtMS = r.int(), r.int()
+	spec, admission, text := r.string(), r.string(), r.string()
+	if r.err != nil {
+		return nil, false, r.err
+	}
+	if err := errors.Join(
+		json.Unmarshal([]byte(spec), &c.Job),
+		json.Unmarshal([]byte(admission), &c.Admission),
+	); err != nil {
+		// The job is claimed and cannot be read: the caller fails it.
+		c.Job = broker.Job{ID: id}
+		return c, false, fmt.Errorf("job %s: record: %w", id, err)
+	}
+	c.ID, c.Text = id, text
+	return c, false, nil
+}
+
+// Lease is the answer to a renewal.
+type Lease int64
+
+// The answers.
+const (
+	LeaseLost      Lease = 0
+	LeaseHeld      Lease = 1
+	LeaseCancelled Lease = 2
+)
+
+// Renew prolongs a claim's lease.
+func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration) (Lease, error) {
+	v, err := s.run(ctx, scriptRenew, c.Path.String(), c.ID, c.Fence, lease.Milliseconds())
+	if err != nil {
+		return LeaseHeld, err
+	}
+	n, _ := v.(int64)
+	return Lease(n), nil
+}
+
+// openRow is a spend row as it waits for its settlement. The extra numbers let
+// a script settle it at its largest when nobody else can.
+type openRow struct {
+	broker.SpendRow
+	Priced          bool  `json:"priced"`
+	MaxInputTokens  int64 `json:"max_input_tokens"`
+	MaxOutputTokens int64 `json:"max_output_tokens"`
+}
+
+// OpenSpend writes the row of an attempt before its backend is called.
+// ErrFenced: the job is no longer this claim's and no backend may be called.
+func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
+	row.OpenedAtMS = s.NowMS()
+	raw, err := json.Marshal(openRow{SpendRow: *row, Priced: priced, MaxInputTokens: maxIn, MaxOutputTokens: maxOut})
+	if err != nil {
+		return err
+	}
+	v, err := s.run(ctx, scriptOpen, c.ID, c.Fence, row.Attempt, raw)
+	if err != nil {
+		return err
+	}
+	if n, _ := v.(int64); n != 1 {
+		return broker.ErrFenced
+	}
+	return nil
+}
+
+// Settlement is a settled row and whether its tokens cost money.
+type Settlement struct {
+	broker.SpendRow
+	Priced bool
+}
+
+func (s *Store) appendSettlement(args []any, row *Settlement) ([]any, error) {
+	row.SettledAtMS = s.NowMS()
+	raw, err := json.Marshal(row.SpendRow)
+	if err != nil {
+		return nil, err
+	}
+	return append(args, spendKey(row.JobID, row.Attempt), raw, row.Path.String(), flag(row.Priced),
+		row.InputTokens, row.OutputTokens, row.CostMicro, row.Currency, string(row.Known)), nil
+}
+
+func spendKey(job string, attempt int) string { return job + "/" + strconv.Itoa(attempt) }
+
+// Settle books attempts that have ended. A row that is not open any more is
+// left as it stands, so a settlement may be repeated.
+func (s *Store) Settle(ctx context.Context, rows ...Settlement) error {
+	args := []any{s.rows}
+	for i := range rows {
+		var err error
+		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
+			return err
+		}
+	}
+	_, err := s.run(ctx, scriptSettle, args...)
+	return err
+}
+
+// Details are the parts of an end that only readers of the record want.
+type Details struct {
+	FirstRoute      string `json:"first_route,omitempty"`
+	FirstOutcome    string `json:"first_outcome,omitempty"`
+	FallbackOutcome string `json:"fallback_outcome,omitempty"`
+}
+
+// Finish commits a claim's outcome, its answer, its ledger rows and the
+// release of its promise in one step. Repeating it is harmless. It returns the
+// outcome on record, which is cancelled when a cancel came in time.
+// ErrFenced: another holder has the job; only the settlements were booked.
+func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, rows ...Settlement) (broker.Outcome, error) {
+	details, err := json.Marshal(Details{f.FirstRoute, f.FirstOutcome, f.FallbackOutcome})
+	if err != nil {
+		return "", err
+	}
+	args := []any{c.ID, c.Fence, string(f.Outcome), string(f.Cause), f.Reason, f.Backend, f.FirstByteMS,
+		details, f.Answer, s.keepMS, s.rows}
+	for i := range rows {
+		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
+			return "", err
+		}
+	}
+	v, err := s.run(ctx, scriptFinish, args...)
+	if err != nil {
+		return "", err
+	}
+	r := asReply(v)
+	switch r.int() {
+	case 1:
+		return broker.Outcome(r.string()), r.err
+	case 2:
+		return f.Outcome, nil
+	}
+	if r.err != nil {
+		return "", r.err
+	}
+	return "", broker.ErrFenced
+}
+
+// Handback returns a claimed job to its old place in the order.
+func (s *Store) Handback(ctx context.Context, c *broker.Claim) error {
+	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.rows)
+	if err != nil {
+		return err
+	}
+	if n, _ := v.(int64); n != 1 {
+		return broker.ErrFenced
+	}
+	return nil
+}
+
+// Cancelled says what a cancel met.
+type Cancelled string
+
+// What a cancel can meet.
+const (
+	CancelMissing Cancelled = "missing"
+	CancelDone    Cancelled = "done"      // it had ended
+	CancelLate    Cancelled = "late"      // its deadline had passed: nothing changes
+	CancelWaiting Cancelled = "cancelled" // it was waiting and is cancelled
+	CancelRunning Cancelled = "running"   // its worker will cut it
+)
+
+// Cancel takes a job back for its producer.
+func (s *Store) Cancel(ctx context.Context, id string) (Cancelled, error) {
+	v, err := s.run(ctx, scriptCancel, id, s.keepMS, s.rows)
+	if err != nil {
+		return "", err
+	}
+	name, _ := v.(string)
+	return Cancelled(name), nil
+}
+
+// Purge deletes a job's text and answer; its record and ledger rows stay.
+func (s *Store) Purge(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.rdb.Unlink(ctx, s.key("text", id), s.key("answer", id)).Err(); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// Get reads a job.
+func (s *Store) Get(ctx context.Context, id string) (*broker.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var rec *redis.MapStringStringCmd
+	var answer *redis.StringCmd
+	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		rec = p.HGetAll(ctx, s.key("job", id))
+		answer = p.Get(ctx, s.key("answer", id))
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, unavailable(err)
+	}
+	if len(rec.Val()) == 0 {
+		return nil, broker.ErrNotFound
+	}
+	return view(id, rec.Val(), answer.Val())
+}
+
+func view(id string, m map[string]string, answer string) (*broker.View, error) {
+	var job broker.Job
+	var details Details
+	v := &broker.View{ID: id, State: broker.State(m["state"]), Answer: answer}
+	if err := errors.Join(
+		json.Unmarshal([]byte(m["spec"]), &job),
+		json.Unmarshal([]byte(m["admission"]), &v.Admission),
+		v.Path.UnmarshalText([]byte(m["path"])),
+	); err != nil {
+		return nil, fmt.Errorf("job %s: record: %w", id, err)
+	}
+	if raw := m["details"]; raw != "" {
+		if err := json.Unmarshal([]byte(raw), &details); err != nil {
+			return nil, fmt.Errorf("job %s: record: %w", id, err)
+		}
+	}
+	num := func(field string) int64 {
+		n, _ := strconv.ParseInt(m[field], 10, 64) // absent: 0
+		return n
+	}
+	v.Class, v.Producer, v.Metadata = job.Class, job.Producer, job.Metadata
+	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
+	v.Attempts = int(num("attempts"))
+	v.QueueWaitMS = max(num("queue_wait"), 0)
+	if v.State == broker.StateDone {
+		v.Outcome, v.Cause, v.Reason = broker.Outcome(m["outcome"]), broker.Cause(m["cause"]), m["reason"]
+		v.Backend = m["backend"]
+		v.ElapsedMS = num("ended") - v.AcceptedMS
+		v.ResultExpiresMS = num("answer_until")
+		if fb := num("first_byte"); fb >= 0 {
+			v.FirstByteMS = &fb
+		}
+		v.FirstRoute, v.FirstOutcome, v.FallbackOutcome = details.FirstRoute, details.FirstOutcome, details.FallbackOutcome
+	}
+	return v, nil
+}

@@ -1,0 +1,37 @@
+package redisstore
+
+import (
+	"embed"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed script/*.lua
+var sources embed.FS
+
+// The scripts, each with the shared part in front.
+var (
+	scriptAdmit    = load("admit")
+	scriptBeat     = load("beat")
+	scriptState    = load("state")
+	scriptClaim    = load("claim")
+	scriptRenew    = load("renew")
+	scriptOpen     = load("open")
+	scriptSettle   = load("settle")
+	scriptFinish   = load("finish")
+	scriptCancel   = load("cancel")
+	scriptHandback = load("handback")
+	scriptSweep    = load("sweep")
+)
+
+func load(name string) *redis.Script {
+	return redis.NewScript(source("common") + source(name))
+}
+
+func source(name string) string {
+	b, err := sources.ReadFile("script/" + name + ".lua")
+	if err != nil {
+		panic(err) // embedded: cannot happen in a built binary
+	}
+	return string(b)
+}

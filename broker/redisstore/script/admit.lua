@@ -1,0 +1,129 @@
+-- Offer jobs to the pools, many in one step and in order. Every number that is
+-- compared was computed by the gate's rule in Go; here are only comparisons.
+--
+-- ARGV: give_up_at, ledger_rows, record_extra_ms, then for paid and for free:
+--   limit, closed, released (the counter when the ladder was built), number of rungs,
+--   (at, max, wait) per rung; at is -1 on the last
+-- then per job:
+--   id, class, producer, deadline_ms, reserve_ms, miss (1: book a miss, offer nothing),
+--   spec, text, slack, then for two places:
+--   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
+--   laddered, first rung that binds, what that rung allows this job
+-- Returns {now, 'stale'} or {now, 'ok', capacity of paid, of free}, then per job the path that took it
+-- ('' for none) and per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it.
+local a = 1
+local function arg() a = a + 1; return ARGV[a - 1] end
+local function num() return tonumber(arg()) end
+
+local now = now_ms()
+local give_up, rows, extra = num(), arg(), num()
+if give_up > 0 and now > give_up then return { now, 'stale' } end
+
+local pools = {}
+for _, name in ipairs({ 'paid', 'free' }) do
+  local p = { name = name, limit = num(), closed = num(), rungs = {}, class_age = {} }
+  local at_build = num()
+  for i = 1, num() do p.rungs[i] = { at = num(), max = num(), wait = num() } end
+  p.capacity = math.min(p.limit, live_slots(name, now))
+  p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
+  p.running = redis.call('ZCARD', P .. ':running:' .. name)
+  -- A worker that came free since the ladder was built has taken a place on it:
+  -- the next job's start was counted on that very worker.
+  if #p.rungs > 0 then p.running = p.running + math.max(0, released(name) - at_build) end
+  p.age = age_of(P .. ':age:' .. name, now)
+  pools[name] = p
+end
+
+local function class_age(p, class)
+  if not p.class_age[class] then
+    p.class_age[class] = age_of(P .. ':age:' .. p.name .. ':' .. class, now)
+  end
+  return p.class_age[class]
+end
+
+-- waiting jobs that count on a rung
+local function waiting_on(p, rung)
+  if rung.at < 0 then return p.waiting end
+  if not rung.count then
+    rung.count = redis.call('ZCOUNT', P .. ':waiting:' .. p.name, '-inf', '(' .. int(now + rung.at))
+  end
+  return rung.count
+end
+
+-- the first rung that a newcomer would break and the waiting jobs on it; 0: none
+local function breaks(p, first, first_max)
+  if first > #p.rungs then return 1, p.waiting end
+  for i = first, #p.rungs do
+    local max = p.rungs[i].max
+    if i == first then max = first_max end
+    local n = waiting_on(p, p.rungs[i])
+    if p.running + n + 1 > max then return i, n end
+    -- even all of them together fit here, and later rungs allow more
+    if p.running + p.waiting + 1 <= max then return 0, 0 end
+  end
+  return 0, 0
+end
+
+local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
+while a <= #ARGV do
+  local id, class, producer, deadline_ms, reserve, miss = arg(), arg(), arg(), num(), num(), num()
+  local spec, text, slack = arg(), arg(), num()
+  local took, admission = '', nil
+  local seen = {}
+  for _, name in ipairs({ 'paid', 'free' }) do
+    local p = pools[name]
+    seen[name] = { p.waiting, p.running, p.age, class_age(p, class), 0, 0, 0 }
+  end
+  for place = 1, 2 do
+    local path, max_inflight, max_age, max_class_age, need, plus_age = arg(), num(), num(), num(), num(), num()
+    local laddered, first, first_max = num(), num(), num()
+    if took == '' and path ~= '' then
+      local p, s = pools[path], seen[path]
+      local wait = 0
+      if plus_age == 1 then need = need + p.age end
+      local ok = p.capacity > 0 and p.closed == 0 and p.waiting + p.running < max_inflight and
+          p.age < max_age and s[4] < max_class_age
+      if laddered == 1 then
+        s[5] = redis.call('ZCOUNT', P .. ':waiting:' .. path, '-inf', int(now + slack))
+        s[6], s[7] = breaks(p, first, first_max)
+        ok = ok and s[6] == 0
+        for _, r in ipairs(p.rungs) do
+          if r.at >= 0 then need = r.at end
+          wait = r.wait
+          if p.running + s[5] <= r.max then break end
+        end
+      end
+      if ok then
+        took = path
+        local member = member_of(class, id)
+        admission = string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}',
+          slack, need, p.age, wait)
+        local deadline = now + deadline_ms
+        redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
+          'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
+          'reserve', int(reserve), 'member', member, 'admission', admission)
+        local ttl = int(deadline_ms + extra)
+        redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
+        redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
+        enqueue(path, member, id, class, deadline - reserve, now)
+        p.waiting = p.waiting + 1
+        for _, r in ipairs(p.rungs) do
+          if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
+        end
+        bump('admitted:' .. path, 1)
+      end
+    end
+  end
+  if miss == 1 then
+    book_miss('reject', class, 'arrived_without_slack', rows, {
+      'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
+      'cause', 'arrived_without_slack', 'at_ms', int(now), 'deadline_at_ms', int(now + deadline_ms),
+      'admission', string.format('{"slack_ms":%.0f}', slack), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
+      'late_by_ms', '0' })
+  end
+  out[#out + 1] = took
+  for _, name in ipairs({ 'paid', 'free' }) do
+    for i = 1, 7 do out[#out + 1] = seen[name][i] end
+  end
+end
+return out

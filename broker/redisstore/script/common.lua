@@ -1,0 +1,168 @@
+-- Shared by every script. KEYS[1] is the key prefix with its hash tag, so that
+-- all keys of a deployment live in one slot:
+--
+--   P:job:<id>          hash    one job's record
+--   P:text:<id>         string  its input text, gone with the outcome
+--   P:answer:<id>       string  its answer, kept for the result's lifetime
+--   P:waiting:<pool>    zset    waiting jobs by urgency (deadline - reserve), then arrival
+--   P:running:<pool>    zset    claimed jobs by the instant their lease lapses
+--   P:started:<pool>    zset    claimed jobs by the instant of the claim
+--   P:age:<pool>        zset    waiting jobs by the instant they were accepted
+--   P:age:<pool>:<cls>  zset    the same for one class
+--   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
+--   P:spend:open        hash    "<job>/<attempt>" -> open spend row
+--   P:ledger:spend      stream  settled spend rows
+--   P:ledger:miss       stream  miss rows
+--   P:totals            hash    running sums
+--   P:seq               string  arrival counter
+--   P:released:<pool>   string  counts the claims that came to an end
+local P = KEYS[1]
+
+local function int(x) return string.format('%.0f', x) end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
+local function bump(field, n)
+  redis.call('HINCRBY', P .. ':totals', field, int(n))
+end
+
+-- slots of the pool's workers that live at now
+local function live_slots(pool, now)
+  local sum = 0
+  for _, m in ipairs(redis.call('ZRANGEBYSCORE', P .. ':workers:' .. pool, '(' .. int(now), '+inf')) do
+    sum = sum + tonumber(string.match(m, '|(%d+)$') or '0')
+  end
+  return sum
+end
+
+-- how long the oldest member of an age set has waited
+local function age_of(key, now)
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if not first[2] then return 0 end
+  return math.max(0, now - tonumber(first[2]))
+end
+
+local function record(id)
+  local flat = redis.call('HGETALL', P .. ':job:' .. id)
+  if #flat == 0 then return nil end
+  local r = {}
+  for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
+  return r
+end
+
+-- A member of the waiting order is "<arrival, 16 digits>:<class>:<id>": equal
+-- urgencies go in order of arrival, and a job whose record is gone can still be
+-- taken out of its class's ages.
+local function member_of(class, id)
+  return string.format('%016.0f', redis.call('INCR', P .. ':seq')) .. ':' .. class .. ':' .. id
+end
+local function split(member)
+  return string.match(member, '^%d+:([^:]*):(.*)$')
+end
+
+-- take a job out of the waiting order
+local function unqueue(pool, member, id, class)
+  redis.call('ZREM', P .. ':waiting:' .. pool, member)
+  redis.call('ZREM', P .. ':age:' .. pool, id)
+  redis.call('ZREM', P .. ':age:' .. pool .. ':' .. class, id)
+end
+
+-- put a job into the waiting order, under the place it was given at admission
+local function enqueue(pool, member, id, class, urgency, accepted)
+  redis.call('ZADD', P .. ':waiting:' .. pool, int(urgency), member)
+  redis.call('ZADD', P .. ':age:' .. pool, int(accepted), id)
+  redis.call('ZADD', P .. ':age:' .. pool .. ':' .. class, int(accepted), id)
+end
+
+local function release(pool, id)
+  redis.call('ZREM', P .. ':running:' .. pool, id)
+  redis.call('ZREM', P .. ':started:' .. pool, id)
+  redis.call('INCR', P .. ':released:' .. pool)
+end
+
+local function released(pool)
+  return tonumber(redis.call('GET', P .. ':released:' .. pool) or '0')
+end
+
+-- settle one attempt: true if its row was open. row is the whole settled row
+-- as JSON; tokens and cost feed the sums.
+local function settle(key, row, path, priced, input, output, cost, currency, known, rows)
+  if redis.call('HDEL', P .. ':spend:open', key) == 0 then return false end
+  redis.call('XADD', P .. ':ledger:spend', 'MAXLEN', '~', rows, '*', 'row', row)
+  bump('attempts:' .. path, 1)
+  bump('tokens:' .. path .. ':input', input)
+  bump('tokens:' .. path .. ':output', output)
+  if priced == '1' then bump('spend_tokens:' .. path, input + output) end
+  bump('cost_micro:' .. path .. ':' .. currency, cost)
+  bump('known:' .. path .. ':' .. known, 1)
+  return true
+end
+
+-- settle what earlier holders of a job left open. Nobody knows what those
+-- attempts cost: they stay charged at the largest possible.
+local function settle_unknown(id, attempts, now, rows)
+  for n = 1, attempts do
+    local key = id .. '/' .. n
+    local open = redis.call('HGET', P .. ':spend:open', key)
+    if open then
+      local row = cjson.decode(open)
+      local out = row.max_output_tokens or 0
+      local input = row.max_input_tokens or 0
+      row.known, row.result = 'unknown', 'lost'
+      row.settled_at_ms = now
+      row.input_tokens, row.output_tokens, row.cost_micro = input, out, row.max_cost_micro
+      settle(key, cjson.encode(row), row.path, row.priced and '1' or '0', input, out,
+        row.max_cost_micro, row.currency, 'unknown', rows)
+    end
+  end
+end
+
+-- book a miss. f: the row's fields as a flat list.
+local function book_miss(path, class, cause, rows, f)
+  redis.call('XADD', P .. ':ledger:miss', 'MAXLEN', '~', rows, '*', unpack(f))
+  bump('miss:' .. path, 1)
+  bump('miss_cause:' .. path .. ':' .. cause, 1)
+end
+
+-- the one end of a job: outcome, miss row, sums, release and notice. o holds
+-- outcome, cause, reason, backend, first_byte_ms, keep_ms, rows, details.
+local function end_job(id, r, now, o)
+  local pool = r.path
+  if r.state == 'waiting' then unqueue(pool, r.member, id, r.class) else release(pool, id) end
+  settle_unknown(id, tonumber(r.attempts or '0'), now, o.rows)
+  local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
+  local waited = tonumber(r.queue_wait or '-1')
+  if waited < 0 then waited = now - accepted end
+  redis.call('HSET', P .. ':job:' .. id, 'state', 'done', 'outcome', o.outcome, 'cause', o.cause,
+    'reason', o.reason, 'backend', o.backend, 'first_byte', o.first_byte_ms, 'ended', int(now),
+    'queue_wait', int(waited), 'details', o.details, 'answer_until', int(now + tonumber(o.keep_ms)))
+  redis.call('PEXPIRE', P .. ':job:' .. id, o.keep_ms)
+  redis.call('UNLINK', P .. ':text:' .. id)
+  bump('outcome:' .. pool .. ':' .. o.outcome, 1)
+  if o.cause ~= '' then
+    local due = deadline
+    if o.cause == 'late_first_byte' or o.cause == 'expired_in_queue' then due = deadline - tonumber(r.reserve) end
+    book_miss(pool, r.class, o.cause, o.rows, {
+      'job_id', id, 'path', pool, 'class', r.class, 'producer', r.producer, 'outcome', o.outcome,
+      'cause', o.cause, 'at_ms', int(now), 'deadline_at_ms', r.deadline, 'admission', r.admission,
+      'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
+  end
+  redis.call('PUBLISH', P .. ':ended', id)
+end
+
+-- a promise whose record is gone or unreadable: set aside with a miss row, so
+-- that the pool goes on and the books still show it.
+local function end_lost(pool, member, class, id, now, rows)
+  unqueue(pool, member, id, class)
+  release(pool, id)
+  redis.call('UNLINK', P .. ':text:' .. id)
+  bump('outcome:' .. pool .. ':failed', 1)
+  book_miss(pool, class, 'record_lost', rows, {
+    'job_id', id, 'path', pool, 'class', class, 'producer', '', 'outcome', 'failed',
+    'cause', 'record_lost', 'at_ms', int(now), 'deadline_at_ms', '0', 'admission', '{}',
+    'queue_wait_ms', '0', 'first_byte_ms', '-1', 'late_by_ms', '0' })
+  redis.call('PUBLISH', P .. ':ended', id)
+end

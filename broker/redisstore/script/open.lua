@@ -1,0 +1,9 @@
+-- Open a spend row before a backend is called. ARGV: id, fence, attempt, row.
+-- Returns 1, or 0 when the job is not the caller's any more: then no backend
+-- may be called.
+local id, fence, attempt, row = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'fence')
+if f[1] ~= 'running' or f[2] ~= fence then return 0 end
+redis.call('HSET', P .. ':spend:open', id .. '/' .. attempt, row)
+redis.call('HSET', P .. ':job:' .. id, 'attempts', attempt)
+return 1

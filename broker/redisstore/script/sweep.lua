@@ -1,0 +1,53 @@
+-- Mend what time has broken. ARGV: ledger_rows, keep_ms, most, max_offers, paid p95, free p95.
+-- Waiting jobs whose first byte is past due are expired. Claimed jobs whose lease lapsed go back into the
+-- order when they can still make it and were not handed out too often; else they are failed.
+-- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
+local rows, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local p95 = { paid = tonumber(ARGV[5]), free = tonumber(ARGV[6]) }
+local now = now_ms()
+local expired, reoffered, failed, ended = 0, 0, 0, {}
+local function close(id, r, outcome, cause, reason)
+  end_job(id, r, now, { outcome = outcome, cause = cause, reason = reason, backend = '', first_byte_ms = '-1',
+    details = '{}', keep_ms = keep, rows = rows })
+  ended[#ended + 1] = id
+end
+for _, pool in ipairs({ 'paid', 'free' }) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. ':waiting:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
+    local class, id = split(member)
+    local r = record(id)
+    if not r or r.state ~= 'waiting' then
+      end_lost(pool, member, class, id, now, rows)
+    else
+      close(id, r, 'expired', 'expired_in_queue', '')
+    end
+    expired = expired + 1
+  end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
+    local r = record(id)
+    if not r or r.state ~= 'running' then
+      end_lost(pool, '', 'unknown', id, now, rows)
+      failed = failed + 1
+    else
+      local offers = tonumber(r.offers or '0')
+      local urgency = tonumber(r.deadline) - tonumber(r.reserve)
+      if r.cancel == '1' then
+        close(id, r, 'cancelled', '', '')
+        failed = failed + 1
+      elseif offers < max_offers and urgency - now >= p95[pool] then
+        settle_unknown(id, tonumber(r.attempts or '0'), now, rows)
+        release(pool, id)
+        redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'offers', offers + 1, 'queue_wait', '-1')
+        redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
+        enqueue(pool, r.member, id, r.class, urgency, tonumber(r.accepted))
+        bump('reoffered:' .. pool, 1)
+        reoffered = reoffered + 1
+      else
+        close(id, r, 'failed', 'worker_lost', 'worker_lost')
+        failed = failed + 1
+      end
+    end
+  end
+end
+local out = { now, expired, reoffered, failed }
+for _, id in ipairs(ended) do out[#out + 1] = id end
+return out

@@ -1,0 +1,199 @@
+// Package redisstore keeps promises, jobs and ledgers in Redis. Each change of
+// a job's state is one script, so that check, promise, record and ledger rows
+// are one atomic step; one clock rules, Redis TIME, read inside the scripts.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker"
+)
+
+// Options configure a Store.
+type Options struct {
+	// Prefix names the keys; it becomes the hash tag. Required.
+	Prefix string
+	// Timeout bounds every call. Defaults to 250 ms.
+	Timeout time.Duration
+	// Keep is how long an ended job and its answer stay. Defaults to 24 h.
+	Keep time.Duration
+	// LedgerRows bounds each ledger's stream. Defaults to 1,000,000.
+	LedgerRows int64
+}
+
+// Store is the Redis store. It is safe for concurrent use.
+type Store struct {
+	rdb     redis.UniversalClient
+	prefix  string
+	keys    []string
+	timeout time.Duration
+	keepMS  int64
+	rows    int64
+
+	// clock is the last reading of Redis TIME and when it was taken.
+	clock atomic.Pointer[reading]
+}
+
+type reading struct {
+	nowMS int64
+	at    time.Time
+}
+
+// New returns a store on a client made by [Client]. The caller closes the
+// client.
+func New(rdb redis.UniversalClient, o Options) *Store {
+	if o.Timeout == 0 {
+		o.Timeout = 250 * time.Millisecond
+	}
+	if o.Keep == 0 {
+		o.Keep = 24 * time.Hour
+	}
+	if o.LedgerRows == 0 {
+		o.LedgerRows = 1_000_000
+	}
+	prefix := "{" + o.Prefix + "}"
+	return &Store{
+		rdb: rdb, prefix: prefix, keys: []string{prefix},
+		timeout: o.Timeout, keepMS: o.Keep.Milliseconds(), rows: o.LedgerRows,
+	}
+}
+
+// Client connects to a Redis by URL (redis://, rediss:// or unix://) the way
+// the store needs it: every call ends within timeout, and a command whose
+// reply was lost is not sent again behind the caller's back.
+func Client(url string, timeout time.Duration) (redis.UniversalClient, error) {
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, errors.New("redis.url: not a Redis URL") // the URL may hold a password
+	}
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.DialTimeout = timeout
+	o.ReadTimeout = timeout
+	o.WriteTimeout = timeout
+	o.PoolTimeout = timeout
+	o.ContextTimeoutEnabled = true
+	o.DisableIdentity = true
+	return redis.NewClient(o), nil
+}
+
+// DialClient is a client over a dial function, for an embedded store or a
+// virtual-time test: no deadline reaches the connection itself.
+func DialClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) redis.UniversalClient {
+	return redis.NewClient(&redis.Options{
+		Addr: "embedded:0", Dialer: dial,
+		MaxRetries: -1, DialerRetries: 1, ReadTimeout: -1, WriteTimeout: -1,
+		ContextTimeoutEnabled: true, DisableIdentity: true,
+		PoolSize: 64,
+	})
+}
+
+// run evaluates a script within the store's timeout and maps what goes wrong.
+func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	v, err := script.Run(ctx, s.rdb, s.keys, args...).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, unavailable(err)
+	}
+	return v, nil
+}
+
+// unavailable wraps whatever Redis or the network said, so that callers need
+// to know one sentinel only.
+func unavailable(err error) error {
+	return fmt.Errorf("%w: %w", broker.ErrUnavailable, err)
+}
+
+// saw takes the store's clock from a reply.
+func (s *Store) saw(nowMS int64) {
+	s.clock.Store(&reading{nowMS: nowMS, at: time.Now()})
+}
+
+// NowMS is the store's clock, carried forward on the local monotonic clock
+// since the last reply; 0 before the first.
+func (s *Store) NowMS() int64 {
+	r := s.clock.Load()
+	if r == nil {
+		return 0
+	}
+	return r.nowMS + time.Since(r.at).Milliseconds()
+}
+
+// SyncClock reads the store's clock.
+func (s *Store) SyncClock(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	t, err := s.rdb.Time(ctx).Result()
+	if err != nil {
+		return unavailable(err)
+	}
+	s.saw(t.UnixMilli())
+	return nil
+}
+
+func (s *Store) key(parts ...string) string {
+	return s.prefix + ":" + strings.Join(parts, ":")
+}
+
+// ints reads a flat reply of integers and strings.
+type reply struct {
+	v   []any
+	i   int
+	err error
+}
+
+func asReply(v any) *reply {
+	list, ok := v.([]any)
+	if !ok {
+		return &reply{err: fmt.Errorf("%w: reply is %T, not a list", broker.ErrUnavailable, v)}
+	}
+	return &reply{v: list}
+}
+
+func (r *reply) more() bool { return r.err == nil && r.i < len(r.v) }
+
+func (r *reply) next() any {
+	if r.err != nil {
+		return nil
+	}
+	if r.i >= len(r.v) {
+		r.err = fmt.Errorf("%w: reply ends early", broker.ErrUnavailable)
+		return nil
+	}
+	r.i++
+	return r.v[r.i-1]
+}
+
+func (r *reply) int() int64 {
+	switch v := r.next().(type) {
+	case int64:
+		return v
+	case string:
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err == nil {
+			return n
+		}
+	}
+	if r.err == nil {
+		r.err = fmt.Errorf("%w: reply holds no number at place %d", broker.ErrUnavailable, r.i-1)
+	}
+	return 0
+}
+
+func (r *reply) string() string {
+	v, ok := r.next().(string)
+	if !ok && r.err == nil {
+		r.err = fmt.Errorf("%w: reply holds no text at place %d", broker.ErrUnavailable, r.i-1)
+	}
+	return v
+}

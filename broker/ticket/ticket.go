@@ -1,0 +1,89 @@
+// Package ticket puts asynq tickets into the pools' queues. A ticket says "one
+// job is waiting in this pool" and names none: the worker that takes it claims
+// the most urgent. Tickets are therefore interchangeable, and one delivered
+// twice, late or for nothing does no harm.
+package ticket
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"leeway/slackgate"
+)
+
+// Type is the asynq task type of a ticket.
+const Type = "leeway:ticket"
+
+// maxRetry is how often asynq may deliver a ticket again after its worker was
+// lost; with 0 asynq would archive it, and the archive fills up.
+const maxRetry = 3
+
+// Queue puts tickets into the queues of one deployment.
+type Queue struct {
+	rdb     redis.UniversalClient
+	client  *asynq.Client
+	prefix  string
+	timeout time.Duration
+	options [slackgate.NumPaths][]asynq.Option
+}
+
+// New returns the ticket queue of a deployment. timeout bounds every call;
+// longest is the longest deadline a job may have: a ticket's own timeout is a
+// backstop beyond it and carries no job's deadline.
+func New(rdb redis.UniversalClient, prefix string, timeout, longest time.Duration) *Queue {
+	q := &Queue{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), prefix: prefix, timeout: timeout}
+	for _, path := range slackgate.Paths {
+		q.options[path] = []asynq.Option{
+			asynq.Queue(q.Name(path)),
+			asynq.MaxRetry(maxRetry),
+			asynq.Timeout(longest + time.Hour),
+		}
+	}
+	return q
+}
+
+// Name is the asynq queue of a pool.
+func (q *Queue) Name(path slackgate.Path) string { return q.prefix + "-" + path.String() }
+
+// Put adds n tickets to a pool's queue.
+func (q *Queue) Put(ctx context.Context, path slackgate.Path, n int64) error {
+	for range n {
+		ctx, cancel := context.WithTimeout(ctx, q.timeout)
+		_, err := q.client.EnqueueContext(ctx, asynq.NewTask(Type, nil), q.options[path]...)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("ticket for %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// Pending is how many tickets wait to be taken. asynq's inspector fails on a
+// queue it has not seen and on a single lost hash; the list's length does not.
+func (q *Queue) Pending(ctx context.Context, path slackgate.Path) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	n, err := q.rdb.LLen(ctx, "asynq:{"+q.Name(path)+"}:pending").Result()
+	if err != nil {
+		return 0, fmt.Errorf("pending tickets of %s: %w", path, err)
+	}
+	return n, nil
+}
+
+// TopUp sees to it that at least min(waiting, free) tickets are pending in a
+// pool, and returns how many it added.
+func (q *Queue) TopUp(ctx context.Context, path slackgate.Path, pool *slackgate.PoolState) (int64, error) {
+	want := int64(min(pool.Waiting, pool.Capacity-pool.Running))
+	if want <= 0 {
+		return 0, nil
+	}
+	have, err := q.Pending(ctx, path)
+	if err != nil || have >= want {
+		return 0, err
+	}
+	return want - have, q.Put(ctx, path, want-have)
+}

@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"leeway/broker/admission"
+	"leeway/broker/config"
+	"leeway/broker/httpapi"
+)
+
+// API is a running admission API.
+type API struct {
+	*base
+	addr, metricsAddr net.Addr
+}
+
+// StartAPI starts the admission API and its metrics listener. Stop must be
+// called.
+func StartAPI(o Options) (*API, error) {
+	b, err := newBase(&o)
+	if err != nil {
+		return nil, err
+	}
+	a := &API{base: b}
+	if err := a.start(&o); err != nil {
+		_ = b.close(context.Background())
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *API) start(o *Options) error {
+	admitter := admission.New(admission.Options{
+		Store: a.store, Tickets: a.tickets, Settings: a.settings, Observer: a.metrics, Log: a.log,
+	})
+	a.background.Go("admission", admitter.Run)
+	a.background.Go("gate state", admitter.Refresh)
+	api := httpapi.New(httpapi.Options{
+		Config: func() *config.Config { return a.cfg }, Admitter: admitter, Store: a.store,
+		Background: a.background, Log: a.log,
+	})
+	var err error
+	if a.addr, err = a.serve("api", o.Listener, a.cfg.Listen, httpapi.HTTP(api)); err != nil {
+		return err
+	}
+	a.metricsAddr, err = a.serve("metrics", o.MetricsListener, a.cfg.MetricsListen, httpapi.HTTP(metricsMux(a.base)))
+	return err
+}
+
+func metricsMux(b *base) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", b.metrics.Handler())
+	return mux
+}
+
+// Addr is where the API listens.
+func (a *API) Addr() string { return a.addr.String() }
+
+// MetricsAddr is where its metrics are.
+func (a *API) MetricsAddr() string { return a.metricsAddr.String() }
+
+// Stop answers what is under way, stops, and returns what had failed in the
+// background.
+func (a *API) Stop(ctx context.Context) error { return a.close(ctx) }

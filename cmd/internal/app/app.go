@@ -1,0 +1,158 @@
+// Package app assembles Leeway's processes from their parts, so that commands
+// are shells around it and tests can embed it.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker/admission"
+	"leeway/broker/background"
+	"leeway/broker/config"
+	"leeway/broker/metrics"
+	"leeway/broker/reconcile"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+// Options are what a process is made of. Config is required.
+type Options struct {
+	Config *config.Config
+	// Log defaults to JSON lines on Stdout; see [Logger].
+	Log *slog.Logger
+	// Redis is a client to use instead of connecting to Config.Redis.URL. It is
+	// left open.
+	Redis redis.UniversalClient
+	// Listener and MetricsListener are used instead of listening on the
+	// configured addresses.
+	Listener, MetricsListener net.Listener
+	// Transport carries backend calls. Defaults to each backend's own.
+	Transport http.RoundTripper
+}
+
+// Logger writes one JSON object a line.
+func Logger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// base is what an API process and a worker process have in common.
+type base struct {
+	cfg        *config.Config
+	log        *slog.Logger
+	rdb        redis.UniversalClient
+	ownRedis   bool
+	store      *redisstore.Store
+	tickets    *ticket.Queue
+	metrics    *metrics.Metrics
+	background *background.Group
+	servers    []*http.Server
+}
+
+func newBase(o *Options) (*base, error) {
+	b := &base{cfg: o.Config, log: o.Log, rdb: o.Redis}
+	if b.rdb == nil {
+		rdb, err := redisstore.Client(o.Config.Redis.URL, o.Config.RedisTimeout())
+		if err != nil {
+			return nil, err
+		}
+		b.rdb, b.ownRedis = rdb, true
+	}
+	cfg := o.Config
+	b.store = redisstore.New(b.rdb, redisstore.Options{
+		Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout(),
+		Keep: time.Duration(cfg.Keep.ResultMS) * time.Millisecond, LedgerRows: cfg.Keep.LedgerRows,
+	})
+	b.tickets = ticket.New(b.rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Duration(cfg.LongestDeadlineMS())*time.Millisecond)
+	b.metrics = metrics.New()
+	b.metrics.Share(b.store, b.poolPolicy)
+	b.background = background.New(context.Background(), o.Log)
+	b.background.Go("reconciler", (&reconcile.Reconciler{
+		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
+	}).Run)
+	return b, nil
+}
+
+// poolPolicy is the pools' side of a decision, without ladders.
+func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
+	var out [slackgate.NumPaths]redisstore.PoolPolicy
+	for _, path := range slackgate.Paths {
+		p := b.cfg.Pool(path)
+		out[path] = redisstore.PoolPolicy{Limit: p.Limit, Closed: !b.cfg.Admits(path), FirstByteP95MS: p.FirstByteP95MS}
+	}
+	return out
+}
+
+// dispatchPolls is how many polling intervals pass, at most, from a ticket's
+// arrival to its claim (asynq waits 0.5 to 1.5 of them), and a little for the
+// claim itself.
+const dispatchPolls = 2
+
+// settings is what the gate decides by now.
+func (b *base) settings() admission.Settings {
+	s := admission.Settings{
+		Policy:       b.cfg.Policy(),
+		Pools:        b.poolPolicy(),
+		DispatchMS:   dispatchPolls * b.cfg.Worker.PollMS,
+		MinReserveMS: slackgate.Unbounded,
+		HorizonMS:    b.cfg.LongestDeadlineMS(),
+	}
+	for _, path := range slackgate.Paths {
+		p := b.cfg.Pool(path)
+		s.Beliefs[path] = slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS)
+	}
+	for _, c := range b.cfg.Classes {
+		if c.Success == config.SuccessWhole {
+			s.MinReserveMS = min(s.MinReserveMS, max(*c.ReserveMS, b.cfg.Gate.ReserveMS))
+		}
+	}
+	return s
+}
+
+// serve runs an HTTP server in the background until close.
+func (b *base) serve(name string, l net.Listener, addr string, h *http.Server) (net.Addr, error) {
+	if l == nil {
+		var err error
+		if l, err = net.Listen("tcp", addr); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	h.ErrorLog = slog.NewLogLogger(b.log.Handler(), slog.LevelDebug)
+	b.servers = append(b.servers, h)
+	b.background.Go(name, func(context.Context) error {
+		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	return l.Addr(), nil
+}
+
+// shutdownHTTP is how long answers under way may take to be written when a
+// process stops.
+const shutdownHTTP = 5 * time.Second
+
+// close ends servers, loops and connections, and returns what had failed.
+func (b *base) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, shutdownHTTP)
+	defer cancel()
+	var errs []error
+	for _, h := range b.servers {
+		if err := h.Shutdown(ctx); err != nil {
+			errs = append(errs, h.Close())
+		}
+	}
+	errs = append(errs, b.background.Stop())
+	if b.ownRedis {
+		errs = append(errs, b.rdb.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/config"
+	"leeway/broker/httpapi"
+	"leeway/slackgate"
+	"leeway/workers"
+	"leeway/workers/attempt"
+	"leeway/workers/backend"
+)
+
+// Worker is a running worker process: its share of both pools.
+type Worker struct {
+	*base
+	pools       []*workers.Pool
+	callers     []*backend.Client
+	metricsAddr net.Addr
+}
+
+// StartWorker starts the pools for which this worker offers slots, and its
+// metrics listener. Stop must be called.
+func StartWorker(o Options) (*Worker, error) {
+	b, err := newBase(&o)
+	if err != nil {
+		return nil, err
+	}
+	w := &Worker{base: b}
+	if err := w.start(&o); err != nil {
+		_ = w.Stop(context.Background())
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *Worker) start(o *Options) error {
+	var err error
+	w.metricsAddr, err = w.serve("metrics", o.MetricsListener, w.cfg.WorkerMetricsListen, httpapi.HTTP(metricsMux(w.base)))
+	if err != nil {
+		return err
+	}
+	offered := 0
+	for _, path := range slackgate.Paths {
+		slots := min(w.cfg.Slots(path), w.cfg.Pool(path).Limit)
+		if slots == 0 {
+			continue
+		}
+		offered += slots
+		if err := w.startPool(path, slots, o.Transport); err != nil {
+			return err
+		}
+	}
+	if offered == 0 {
+		return broker.Fieldf("worker", "offers no slots to any pool")
+	}
+	return nil
+}
+
+func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundTripper) error {
+	pool := w.cfg.Pool(path)
+	if len(pool.Backends) == 0 {
+		return broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call")
+	}
+	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS)}
+	tariffs := map[string]workers.Tariff{}
+	for i := range pool.Backends {
+		b := &pool.Backends[i]
+		caller, err := w.caller(b, transport)
+		if err != nil {
+			return err
+		}
+		price := backend.Price{InputMicroPerMTok: b.Price.InputMicroPerMTok, OutputMicroPerMTok: b.Price.OutputMicroPerMTok}
+		tariffs[b.Name] = workers.Tariff{Currency: b.Price.Currency, Version: b.Price.Version, Priced: !price.Free()}
+		rc.Backends = append(rc.Backends, attempt.Backend{
+			Caller: caller, P95: ms(b.FirstByteP95MS), Price: price, MaxInFlight: b.Limit,
+		})
+	}
+	rc.OnState = func(name string, s attempt.State, why string) {
+		w.log.Warn("backend changed state", "backend", name, "state", fmt.Sprint(s), "why", why)
+	}
+	runner, err := attempt.NewRunner(rc)
+	if err != nil {
+		return err
+	}
+	p, err := workers.Start(workers.Options{
+		Path: path, Slots: slots, Limit: pool.Limit, Runner: runner,
+		Store: w.store, Tickets: w.tickets, Redis: w.rdb,
+		FirstByteP95:    func() int64 { return pool.FirstByteP95MS },
+		Prompt:          w.prompt,
+		Tariffs:         tariffs,
+		FallbackEnabled: func() bool { return w.cfg.Gate.FallbackEnabled },
+		Observer:        w.metrics,
+		Background:      w.background,
+		Log:             w.log,
+		Poll:            ms(w.cfg.Worker.PollMS),
+		Lease:           ms(w.cfg.Worker.LeaseMS),
+		Heartbeat:       ms(w.cfg.Worker.HeartbeatMS),
+		Grace:           ms(w.cfg.Worker.ShutdownGraceMS),
+	})
+	if err != nil {
+		return err
+	}
+	w.pools = append(w.pools, p)
+	return nil
+}
+
+// prompt is the system prompt of a class; that of the default class for jobs
+// whose class has left the configuration.
+func (w *Worker) prompt(class string) workers.Prompt {
+	c, ok := w.cfg.Classes[class]
+	if !ok {
+		c = w.cfg.Classes[w.cfg.DefaultClass]
+	}
+	return workers.Prompt{System: c.Prompt}
+}
+
+func (w *Worker) caller(b *config.Backend, transport http.RoundTripper) (*backend.Client, error) {
+	key, err := b.Key()
+	if err != nil {
+		return nil, err
+	}
+	headers := map[string]backend.Secret{}
+	for k, v := range b.Headers {
+		headers[k] = backend.Secret(v)
+	}
+	c, err := backend.New(backend.Config{
+		Name: b.Name, Protocol: backend.Protocol(b.Protocol), BaseURL: b.URL, Model: b.Model,
+		Key: backend.Secret(key), Headers: headers, Stall: ms(b.StallMS), Transport: transport,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("backend %s: %w", b.Name, err)
+	}
+	w.callers = append(w.callers, c)
+	return c, nil
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// MetricsAddr is where the worker's metrics are.
+func (w *Worker) MetricsAddr() string { return w.metricsAddr.String() }
+
+// Stop takes no more jobs, lets those in flight end within the configured
+// grace or until ctx is done, hands back the rest, and returns what had failed
+// in the background.
+func (w *Worker) Stop(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, p := range w.pools {
+		wg.Go(func() { p.Stop(ctx) })
+	}
+	wg.Wait()
+	for _, c := range w.callers {
+		c.Close()
+	}
+	return errors.Join(w.close(context.WithoutCancel(ctx)))
+}

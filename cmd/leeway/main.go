@@ -1,0 +1,55 @@
+// Command leeway is the command-line tool for producers and on-call.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+type cli struct {
+	Demo        demoCmd        `cmd:"" help:"Run the whole of Leeway on real documents, in this process, for about a minute."`
+	Gate        gateCmd        `cmd:"" help:"Ask the article's gate about one snapshot."`
+	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Exit 0 if a URL answers 2xx: for container health checks."`
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// exitError ends the command with a code of its own, and nothing more to say.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	var c cli
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	parser := kong.Must(&c, kong.Name("leeway"),
+		kong.Description("Leeway admits summary jobs that can still be answered in time, and refuses the rest at once."),
+		kong.Writers(stdout, stderr),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.BindTo(stdout, (*io.Writer)(nil)),
+	)
+	k, err := parser.Parse(args)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "leeway:", err)
+		return 2
+	}
+	err = k.Run()
+	var exit exitError
+	switch {
+	case errors.As(err, &exit):
+		return int(exit)
+	case err != nil:
+		_, _ = fmt.Fprintln(stderr, "leeway:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,64 @@
+// Command worker runs Leeway's paid and free pools.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"leeway/broker/config"
+	"leeway/cmd/internal/app"
+)
+
+type flags struct {
+	Config   string `env:"LEEWAY_CONFIG" placeholder:"FILE" help:"YAML configuration."`
+	LogLevel string `env:"LEEWAY_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error."`
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+
+func run(args, environ []string, stdout, stderr io.Writer) int {
+	var f flags
+	parser := kong.Must(&f, kong.Name("worker"), kong.Description("Leeway's worker pools."), kong.Writers(stdout, stderr))
+	if _, err := parser.Parse(args); err != nil {
+		_, _ = fmt.Fprintln(stderr, "worker:", err)
+		return 2
+	}
+	cfg, err := config.Load(f.Config, environ)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "worker:", err)
+		return 2
+	}
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.LogLevel)) // kong has checked it
+	log := app.Logger(stdout, level)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	w, err := app.StartWorker(app.Options{Config: cfg, Log: log})
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, "worker:", err)
+		return 1
+	}
+	log.Info("working", "metrics_addr", w.MetricsAddr())
+	<-signals
+	log.Info("stopping: jobs in flight end first; a second signal hands them back")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		<-signals
+		cancel()
+	}()
+	if err := w.Stop(ctx); err != nil {
+		log.Error("stopped with failures", "error", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,125 @@
+package slackgate
+
+// Result is a decision and the numbers behind it.
+type Result struct {
+	Path   Path
+	Reason Reason
+	// SlackMS is deadline - now - reserve at the decision.
+	SlackMS int64
+	// NeedMS is, per pool, what the slack was compared with. Unbounded where
+	// the pool cannot take the job at all; 0 where it was not asked.
+	NeedMS [NumPaths]int64
+	// PredictedWaitMS is how long the job is expected to wait for a worker in
+	// the pool that took it or, for a reject, in the last pool asked. The seed
+	// rule predicts nothing and leaves it 0.
+	PredictedWaitMS int64
+	// QueueAgeMS is, per pool, the queue age the decision saw.
+	QueueAgeMS [NumPaths]int64
+	// BrokenAtMS is, per pool, the mark, relative to now, by which more jobs
+	// would be promised than the pool can start if it took this one. 0: none.
+	// With NeedMS within the slack it is an earlier promise that would break.
+	BrokenAtMS [NumPaths]int64
+	// RetryAfterMS is when the same job, with as much time, might be admitted
+	// if nothing else came; 0: waiting cannot help, or it cannot be said.
+	RetryAfterMS int64
+}
+
+// Admitted reports whether the job was promised.
+func (r *Result) Admitted() bool { return r.Path != Reject }
+
+// Decide applies the policy to a job at nowMS. It never admits on numbers it
+// cannot trust: those give ReasonGateUnavailable.
+func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
+	r := Result{Reason: ReasonGateUnavailable, SlackMS: j.SlackMS(nowMS)}
+	for _, path := range Paths {
+		if j.may(path) && !s.Pools[path].readable() {
+			return r
+		}
+		r.QueueAgeMS[path] = s.Pools[path].QueueAgeMS
+	}
+	if nowMS <= 0 || j.ReserveMS < 0 || p.FreeQueueAgeCutMS < 0 {
+		return r
+	}
+	if r.SlackMS <= 0 {
+		r.Reason = ReasonDeadline
+		return r
+	}
+	bounds := Bounds(s, j, p, r.SlackMS)
+	asked, closed := 0, 0
+	retry := int64(Unbounded)
+	for i := range bounds {
+		b := &bounds[i]
+		if b.Path == Reject {
+			continue
+		}
+		pool := &s.Pools[b.Path]
+		if pool.Closed {
+			closed++
+			continue
+		}
+		if pool.Capacity <= 0 {
+			continue
+		}
+		asked++
+		r.ask(b, pool, &j, p.Rule)
+		if b.Admits(pool) {
+			r.Path = b.Path
+			r.Reason = ReasonPaid
+			if b.Path == Free {
+				r.Reason = ReasonFree
+			}
+			return r
+		}
+		if p.Rule == Predictive {
+			retry = min(retry, b.retryAfterMS(pool, &j, r.SlackMS))
+		}
+	}
+	switch {
+	case asked > 0:
+		r.Reason = ReasonNoSlack
+		r.RetryAfterMS = spread(retry, j.Spread)
+	case closed > 0:
+		r.Reason = ReasonClosed
+	default:
+		r.Reason = ReasonPoolDown
+	}
+	return r
+}
+
+// ask notes what the slack is compared with in one pool.
+func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) {
+	if rule == Seed {
+		r.NeedMS[b.Path] = b.NeedMS
+		if b.NeedAddsAge {
+			r.NeedMS[b.Path] += pool.QueueAgeMS
+		}
+		return
+	}
+	if len(b.Rungs) == 0 {
+		r.NeedMS[b.Path] = Unbounded
+		return
+	}
+	at := pool.position(int64(pool.Ahead))
+	r.NeedMS[b.Path] = pool.Ladder.NeedMS(at, j)
+	r.PredictedWaitMS = pool.Ladder.WaitMS(at)
+	if !b.holds(pool) {
+		i := min(max(pool.Break.Rung-1, b.First), len(pool.Ladder.rungs)-1)
+		r.BrokenAtMS[b.Path] = pool.Ladder.rungs[i].AtMS
+	}
+}
+
+// spread lengthens a retry-after by up to a quarter. Unbounded means that
+// waiting cannot help, and gives 0.
+func spread(retryMS int64, by float64) int64 {
+	if retryMS >= neverMS {
+		return 0
+	}
+	if !(by >= 0 && by < 1) {
+		by = 0
+	}
+	return max(1, retryMS+int64(float64(retryMS)*by/4))
+}
+
+// FitsFirstByte is the check made before a backend is called: there must be at
+// least one first-byte p95 of slack left. At exactly the p95 the call is made.
+func FitsFirstByte(slackMS, p95MS int64) bool { return p95MS > 0 && slackMS >= p95MS }

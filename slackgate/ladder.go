@@ -1,0 +1,369 @@
+package slackgate
+
+import (
+	"math"
+	"slices"
+	"sort"
+)
+
+// Limits of a ladder.
+const (
+	// MaxRungs is the largest number of rungs a ladder has.
+	MaxRungs = 96
+	// MaxWorkers is the largest capacity a ladder is built for; of a larger
+	// pool only so much is counted.
+	MaxWorkers = 4096
+
+	// exactRungs is how many rungs stand one job apart before the spacing
+	// grows.
+	exactRungs = 40
+	// maxStarts bounds the positions that are laid on the workers one by one.
+	maxStarts = 8192
+	// neverMS is what a position needs that no worker will ever reach.
+	neverMS = math.MaxInt64 / 4
+)
+
+// Rung is one mark on the time axis of a pool: of the jobs that are running or
+// wait with an urgency before now+AtMS, there may be at most Max. All running
+// jobs count on every rung.
+//
+// Running and waiting jobs are counted together so that a job claimed between
+// the snapshot and the count frees nothing.
+type Rung struct {
+	// AtMS is relative to now. [Unbounded] on the last rung, which counts
+	// every job.
+	AtMS int64
+	Max  int64
+	// WaitMS is the expected wait of the last of Max jobs: for the record
+	// only.
+	WaitMS int64
+}
+
+// Ladder says how many jobs a pool can have promised by each mark. It depends
+// on the workers and on what is believed about them, never on the jobs that
+// wait, so one ladder serves any number of decisions until the running jobs
+// change. The zero value is a ladder of a pool that can promise nothing.
+// A ladder is read-only between two calls of Build, and then safe for
+// concurrent use.
+type Ladder struct {
+	rungs []Rung
+	ends  []int // per rung, the last position it stands for
+
+	belief   Belief
+	need     sum // first byte after a wait
+	hold     sum // last byte after a wait
+	reserve  int64
+	running  int
+	workers  int // workers that are expected to come free
+	idle     int
+	dispatch float64
+
+	starts   []float64 // mean start of each position; the last round repeats
+	variance float64   // summed over the running jobs
+
+	residuals residuals
+	free      []float64 // scratch: when each worker comes free
+	order     []float64 // scratch: the same within a round, sorted
+	round     []int     // scratch
+}
+
+// Plan is what a ladder is built from.
+type Plan struct {
+	// Capacity is the number of living slots.
+	Capacity int
+	// RunningMS are the ages of the running jobs. More of them than Capacity
+	// (a worker died) is possible: those expected to end last are kept.
+	RunningMS []int64
+	// Belief is what is believed about first byte and hold.
+	Belief Belief
+	// DispatchMS is how long a worker that came free takes to claim the next
+	// job.
+	DispatchMS int64
+	// ReserveMS is the smallest reserve among the classes that count the last
+	// byte too; Unbounded if there is none. The hold test then asks of every
+	// job that the p95 of wait + hold fits slack + ReserveMS, which is exact
+	// with one class and on the safe side with several.
+	ReserveMS int64
+	// HorizonMS is the longest slack a job can have. Defaults to 24 hours.
+	// The last rung bounds everything at what fits before the horizon.
+	HorizonMS int64
+}
+
+// Build computes the ladder for a plan, reusing the ladder's memory. A plan
+// whose numbers cannot be calculated with gives a ladder that admits nothing.
+func (l *Ladder) Build(p *Plan) {
+	l.rungs, l.ends = l.rungs[:0], l.ends[:0]
+	l.starts = l.starts[:0]
+	l.running = len(p.RunningMS)
+	l.workers, l.idle = 0, 0
+	l.belief = p.Belief
+	l.reserve = p.ReserveMS
+	l.variance = 0
+	if p.Capacity <= 0 || !p.Belief.OK() || p.DispatchMS < 0 || p.ReserveMS < 0 {
+		return
+	}
+	l.dispatch = float64(p.DispatchMS)
+	l.need = newSum(p.Belief.FirstByte)
+	l.hold = newSum(p.Belief.Hold)
+	l.layOut(min(p.Capacity, MaxWorkers), p.RunningMS)
+	if l.workers == 0 {
+		return
+	}
+	horizon := p.HorizonMS
+	if horizon <= 0 {
+		horizon = 24 * 3600 * 1000
+	}
+	l.cut(horizon)
+}
+
+// layOut works out when each position in the waiting order starts: the workers
+// take one job each per round, in the order in which they come free, a worker
+// joining in the round in which it first comes free.
+func (l *Ladder) layOut(capacity int, ages []int64) {
+	l.residuals.set(l.belief.Hold)
+	m := l.belief.Hold.MeanMS + l.dispatch
+	l.free = l.free[:0]
+	for _, age := range ages {
+		r := l.residuals.at(float64(age))
+		l.free = append(l.free, r.mean+l.dispatch)
+		l.variance += r.variance
+	}
+	if len(l.free) > capacity {
+		slices.Sort(l.free)
+		l.free = l.free[len(l.free)-capacity:]
+	}
+	l.idle = capacity - len(l.free)
+	for range l.idle {
+		l.free = append(l.free, 0)
+	}
+	slices.Sort(l.free)
+	// A worker that is not expected back for very long is not counted on. For
+	// few workers that is thousands of holds, for many it is a handful.
+	longest := m * float64(max(8, maxStarts/capacity-2))
+	for len(l.free) > 0 && l.free[len(l.free)-1] >= longest {
+		l.free = l.free[:len(l.free)-1]
+	}
+	l.workers = len(l.free)
+	if l.workers == 0 {
+		return
+	}
+	rounds := int(l.free[l.workers-1] / m)
+	// Sorted by the time within a round: round n is then the subsequence of
+	// the workers that have joined by it.
+	l.order, l.round = l.order[:0], l.round[:0]
+	for _, f := range l.free {
+		n := math.Floor(f / m)
+		l.order = append(l.order, f-n*m)
+		l.round = append(l.round, int(n))
+	}
+	sort.Sort((*byTime)(l))
+	for n := 0; n <= rounds; n++ {
+		for i, b := range l.order {
+			if l.round[i] <= n {
+				l.starts = append(l.starts, b+float64(n)*m)
+			}
+		}
+	}
+}
+
+// byTime sorts the workers by the time within a round at which they come free.
+type byTime Ladder
+
+func (t *byTime) Len() int           { return len(t.order) }
+func (t *byTime) Less(i, j int) bool { return t.order[i] < t.order[j] }
+func (t *byTime) Swap(i, j int) {
+	t.order[i], t.order[j] = t.order[j], t.order[i]
+	t.round[i], t.round[j] = t.round[j], t.round[i]
+}
+
+// wait returns mean and variance of the wait of the job with ahead jobs before
+// it.
+func (l *Ladder) wait(ahead int) (mean, variance float64) {
+	n := len(l.starts)
+	if ahead < n {
+		mean = l.starts[ahead]
+	} else {
+		rounds := (ahead - n) / l.workers
+		at := n - l.workers + (ahead-n)%l.workers
+		mean = l.starts[at] + float64(rounds+1)*(l.belief.Hold.MeanMS+l.dispatch)
+	}
+	if ahead < l.idle {
+		return mean, 0
+	}
+	// The workers share the jobs, so that one long job delays the next start
+	// by its share only: the work ahead divided by the workers.
+	w := float64(l.workers)
+	return mean, (l.variance + float64(ahead)*l.belief.Hold.VarMS2) / (w * w)
+}
+
+// tailAhead is the tail of the wait, in the sense of [Dist.tail].
+func (l *Ladder) tailAhead(ahead int) float64 {
+	w := float64(l.workers)
+	return float64(ahead) * l.hold.tail / (w * w * w)
+}
+
+// sum is the last leg after a wait.
+type sum struct {
+	Dist
+	tail float64
+}
+
+func newSum(d Dist) sum { return sum{d, d.tail()} }
+
+// p95 is the 95th percentile of wait + last leg: with nothing to wait for that
+// of the last leg itself, and never below it.
+func (s *sum) p95(mean, variance, tail float64) float64 {
+	if mean == 0 && variance == 0 {
+		return s.P95MS
+	}
+	q := mean + s.MeanMS
+	if v := variance + s.VarMS2; v > 0 {
+		q += z95*math.Sqrt(v) + (tail+s.tail)/v
+	}
+	return max(q, s.P95MS)
+}
+
+// at is the slack a job needs with ahead jobs before it.
+func (l *Ladder) at(ahead int, reserve int64) int64 {
+	if l.workers == 0 {
+		return neverMS
+	}
+	mean, variance := l.wait(ahead)
+	tail := 0.0
+	if variance > 0 {
+		tail = l.tailAhead(ahead)
+	}
+	need := l.need.p95(mean, variance, tail)
+	if reserve != Unbounded {
+		need = max(need, l.hold.p95(mean, variance, tail)-float64(reserve))
+	}
+	return ceilMS(need)
+}
+
+// ceilMS rounds up to whole milliseconds, forgiving the last bits of a float.
+func ceilMS(x float64) int64 {
+	if x >= neverMS {
+		return neverMS
+	}
+	return int64(math.Ceil(x - 1e-6))
+}
+
+// cut divides the positions into rungs: one each at first, then in groups
+// that span a constant ratio of time, so that their number is bounded. A group
+// is on the safe side: all of it must fit where its first position stands.
+func (l *Ladder) cut(horizon int64) {
+	first, reached := 0, int64(0)
+	for len(l.rungs) < exactRungs {
+		at := l.at(first, l.reserve)
+		if at > horizon {
+			break
+		}
+		end := l.lastWithin(first, at)
+		l.add(first, end, at)
+		first, reached = end+1, at
+	}
+	left := MaxRungs - 1 - len(l.rungs)
+	ratio := math.Pow(float64(horizon)/float64(max(reached, 1)), 1/float64(left-1))
+	for at := l.at(first, l.reserve); at <= horizon && len(l.rungs) < MaxRungs-1; at = l.at(first, l.reserve) {
+		end := l.lastWithin(first, min(max(at, int64(float64(reached)*ratio)), horizon))
+		reached = l.at(end, l.reserve)
+		l.add(first, end, reached)
+		first = end + 1
+	}
+	l.add(first, first, Unbounded)
+}
+
+func (l *Ladder) add(first, end int, at int64) {
+	l.rungs = append(l.rungs, Rung{
+		AtMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(max(first-1, 0)),
+	})
+	l.ends = append(l.ends, end)
+}
+
+// lastWithin returns the last position from first on that needs at most at,
+// or first.
+func (l *Ladder) lastWithin(first int, at int64) int {
+	step := 1
+	for step < 1<<40 && l.at(first+step, l.reserve) <= at {
+		step *= 2
+	}
+	return first + l.search(first, step, at)
+}
+
+// search returns the largest d below n for which position first+d needs at
+// most at; 0 if there is none.
+func (l *Ladder) search(first, n int, at int64) int {
+	lo, hi := 0, n
+	for hi-lo > 1 {
+		mid := int(uint(lo+hi) / 2)
+		if l.at(first+mid, l.reserve) <= at {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// Rungs returns the ladder's marks in ascending order. The caller must not
+// change them.
+func (l *Ladder) Rungs() []Rung { return l.rungs }
+
+// Running is the number of running jobs the ladder was built from.
+func (l *Ladder) Running() int { return l.running }
+
+// Belief is what the ladder was built from.
+func (l *Ladder) Belief() *Belief { return &l.belief }
+
+// bind returns the index of the first rung that binds a job with slackMS left,
+// and what replaces its Max: exact for the job's own place where the rung
+// itself stands for a group.
+func (l *Ladder) bind(slackMS int64) (first int, firstMax int64) {
+	lo, hi := 0, len(l.rungs)
+	for lo < hi {
+		mid := int(uint(lo+hi) / 2)
+		if l.rungs[mid].AtMS > slackMS {
+			hi = mid
+		} else {
+			lo = mid + 1
+		}
+	}
+	if lo == len(l.rungs) {
+		return lo, 0
+	}
+	firstMax = l.rungs[lo].Max
+	from := int(firstMax) - l.running
+	if n := l.ends[lo] - from; n > 0 && l.at(from, l.reserve) <= slackMS {
+		firstMax += int64(l.search(from, n, slackMS)) + 1
+	}
+	return lo, firstMax
+}
+
+// NeedMS is the slack that job j needs in the pool with ahead jobs before it:
+// the 95th percentile of wait and first byte and, unless the class counts the
+// first byte alone, that of wait and hold less the reserve.
+func (l *Ladder) NeedMS(ahead int, j *Job) int64 {
+	reserve := j.ReserveMS
+	if j.FirstByteOnly {
+		reserve = Unbounded
+	}
+	return l.at(max(ahead, 0), reserve)
+}
+
+// WaitMS is the expected wait for a worker with ahead jobs before it.
+func (l *Ladder) WaitMS(ahead int) int64 {
+	if l.workers == 0 {
+		return neverMS
+	}
+	mean, _ := l.wait(max(ahead, 0))
+	return ceilMS(mean)
+}
+
+// idleNeedMS is what job j would need with every worker free.
+func (l *Ladder) idleNeedMS(j *Job) int64 {
+	need := l.belief.FirstByte.P95MS
+	if !j.FirstByteOnly {
+		need = max(need, l.belief.Hold.P95MS-float64(j.ReserveMS))
+	}
+	return ceilMS(need)
+}

@@ -1,0 +1,260 @@
+package latency
+
+import (
+	"math"
+
+	"leeway/slackgate"
+)
+
+const (
+	// EnoughSamples is the number of calls below which the declared p95 is a
+	// floor: of 59 calls the longest is beyond the true p95 with 95 %
+	// confidence (0.95^59 = 4.9 %), of fewer it need not be.
+	EnoughSamples = 59
+
+	// NotIdentifiedFactor is how much above the largest call seen the p95 is
+	// taken to be when it is not identified.
+	NotIdentifiedFactor = 1.2
+
+	// SliceMS is the length of the slices in which recent calls are counted. A
+	// change in the backends is found from a few calls when they stand in a
+	// slice of their own.
+	SliceMS = 5_000
+)
+
+// WindowsMS are the windows, narrowest first. A wider one is read when the
+// narrower has too few samples.
+var WindowsMS = [...]int64{60_000, 5 * 60_000, 15 * 60_000}
+
+// priorWeight is how many samples the declared mean is worth while there are
+// few.
+const priorWeight = 4
+
+// Slice is the calls that ended in one stretch of time.
+type Slice struct {
+	// AgeMS is how long ago the slice began; at least 0.
+	AgeMS int64
+	// Calls are the calls that ended in it.
+	Calls *Histogram
+}
+
+// Estimate is what the measurements say about the next call.
+type Estimate struct {
+	slackgate.Dist
+	// Samples is the number of calls that ended in the window.
+	Samples int
+	State   slackgate.State
+	// WindowMS is the window read; 0 without samples.
+	WindowMS int64
+	// Change is the factor by which recent calls take longer than the window's
+	// earlier ones did, 1 if there is no change: the earlier ones then count
+	// as if they had taken that much longer.
+	Change float64
+}
+
+// Estimator makes estimates, reusing its memory. The zero value is ready; it is
+// not safe for concurrent use.
+type Estimator struct {
+	window, early, recent Histogram
+}
+
+// Estimate reads the narrowest window with enough samples. The slices come
+// newest first. Calls in flight count as cut at their present age, so that a
+// backend that hangs shows before its first call has ended.
+//
+// The declared distribution is what is believed without samples; its p95 is a
+// floor until there are [EnoughSamples].
+func (e *Estimator) Estimate(slices []Slice, inFlightMS []int64, declared slackgate.Dist) Estimate {
+	window := e.choose(slices)
+	out := Estimate{Dist: declared, Change: 1}
+	e.window.Reset()
+	for _, s := range slices {
+		if s.AgeMS <= window {
+			e.window.Merge(s.Calls)
+		}
+	}
+	out.Samples = int(e.window.Samples())
+	if out.Samples == 0 && len(inFlightMS) == 0 {
+		return out
+	}
+	if out.Samples > 0 {
+		out.WindowMS = window
+	}
+	out.Change = e.change(slices, window, inFlightMS)
+	for _, age := range inFlightMS {
+		e.window.Add(float64(age), true)
+	}
+	e.fill(&out, declared)
+	return out
+}
+
+// choose returns the narrowest window with enough samples; if none has, the
+// widest.
+func (e *Estimator) choose(slices []Slice) int64 {
+	for _, w := range WindowsMS {
+		n := int64(0)
+		for _, s := range slices {
+			if s.AgeMS <= w {
+				n += s.Calls.Samples()
+			}
+		}
+		if n >= EnoughSamples {
+			return w
+		}
+	}
+	return WindowsMS[len(WindowsMS)-1]
+}
+
+// fill reads the distribution off the window.
+func (e *Estimator) fill(out *Estimate, declared slackgate.Dist) {
+	floor := declared.P95MS * max(out.Change, 1)
+	p95, identified := e.window.Quantile(0.95)
+	switch {
+	case out.Samples >= EnoughSamples && identified:
+		out.P95MS, out.State = p95, slackgate.Measured
+	case identified:
+		out.P95MS, out.State = max(p95, floor), slackgate.Floored
+	case out.Samples == 0 && e.window.LargestMS() < floor:
+		// Nothing has ended yet, and nothing is late yet.
+		return
+	default:
+		out.P95MS = max(e.window.LargestMS()*NotIdentifiedFactor, floor)
+		out.State = slackgate.NotIdentified
+		if out.Samples < EnoughSamples && e.window.LargestMS() < floor {
+			out.State = slackgate.Floored
+		}
+	}
+	mean, variance := e.window.Moments()
+	n := float64(e.window.Samples())
+	w := n / (n + priorWeight)
+	prior := declared.MeanMS * max(out.Change, 1)
+	out.MeanMS = w*mean + (1-w)*prior
+	out.VarMS2 = w*(variance+mean*mean) + (1-w)*(declared.VarMS2*max(out.Change, 1)*max(out.Change, 1)+prior*prior) - out.MeanMS*out.MeanMS
+	out.VarMS2 = max(out.VarMS2, 0)
+}
+
+// Limits of the search for a change.
+const (
+	// earlyEnough is how many earlier calls are needed to know what was usual;
+	// with fewer the declared distribution is not trusted to stand for them.
+	earlyEnough = 8
+	// changeZ is how many standard deviations from what was usual the recent
+	// calls must lie. They are looked at some four times a second in a dozen
+	// ways, so it is far out.
+	changeZ = 4.2
+	// changeLeast is the smallest change worth the name, as a logarithm.
+	changeLeast = 0.15
+	// changeMost bounds a change, as a logarithm (a factor of 20).
+	changeMost = 3.0
+	// sigmaLeast keeps calls that all take the same time from making every
+	// millisecond a change.
+	sigmaLeast = 0.1
+)
+
+// change compares the calls of the newest slices with those before them, for
+// every number of slices in the narrowest window, by the one-sample log-rank
+// test: were nothing changed, a call that lasted x has used up -ln S(x) of the
+// hazard, one on average. If the recent ones have used up far more or less than
+// they are many, the window is filled again with the earlier ones stretched,
+// and the factor returned.
+func (e *Estimator) change(slices []Slice, window int64, inFlightMS []int64) float64 {
+	best, bestShift, bestAt := changeZ, 0, -1
+	e.recent.Reset()
+	e.early.Reset()
+	e.early.Merge(&e.window)
+	for k := 0; k < len(slices) && slices[k].AgeMS <= WindowsMS[0]; k++ {
+		e.recent.Merge(slices[k].Calls)
+		e.early.remove(slices[k].Calls)
+		if e.early.Samples() < earlyEnough {
+			break
+		}
+		mu, v := e.early.logMoments()
+		u := usual{mu, max(math.Sqrt(v), sigmaLeast)}
+		ended := float64(e.recent.endedWith())
+		used := u.usedUp(&e.recent, inFlightMS, 0)
+		if z := math.Abs(gammaZ(ended, used)); z > best {
+			shift := u.fit(&e.recent, inFlightMS, ended)
+			if math.Abs(float64(shift)*logWidth) >= changeLeast {
+				best, bestShift, bestAt = z, shift, k
+			}
+		}
+	}
+	if bestAt < 0 {
+		return 1
+	}
+	e.window.Reset()
+	for k, s := range slices {
+		if s.AgeMS > window {
+			continue
+		}
+		by := 0
+		if k > bestAt {
+			by = bestShift
+		}
+		e.window.mergeShifted(s.Calls, by)
+	}
+	return math.Exp(float64(bestShift) * logWidth)
+}
+
+// endedWith counts the calls that were done.
+func (h *Histogram) endedWith() int64 {
+	var n int64
+	for b := h.lo; h.samples > 0 && b <= h.hi; b++ {
+		n += h.done[b]
+	}
+	return n
+}
+
+// usual is the lognormal that fits what was usual before.
+type usual struct{ mu, sigma float64 }
+
+// hazard is -ln S(x) of a call that lasted x times the usual median, in
+// standard deviations of the logarithm.
+func hazard(z float64) float64 {
+	if z > 8 { // S underflows; its asymptotic expansion
+		return z*z/2 + math.Log(z*math.Sqrt(2*math.Pi))
+	}
+	return -math.Log(math.Erfc(z/math.Sqrt2) / 2)
+}
+
+// inFlightFree is the hazard that a call in flight may use up before it counts:
+// what is in flight is long by selection.
+const inFlightFree = 2
+
+// usedUp sums the hazard used up by calls, were all of them shorter by shift
+// buckets.
+func (u usual) usedUp(h *Histogram, inFlightMS []int64, shift int) float64 {
+	sum := 0.0
+	for b := h.lo; h.samples > 0 && b <= h.hi; b++ {
+		if n := h.done[b] + h.cut[b]; n > 0 {
+			sum += float64(n) * hazard(((float64(b-shift)+0.5)*logWidth-u.mu)/u.sigma)
+		}
+	}
+	for _, age := range inFlightMS {
+		x := math.Log(max(float64(age), 1)) - float64(shift)*logWidth
+		sum += max(0, hazard((x-u.mu)/u.sigma)-inFlightFree)
+	}
+	return sum
+}
+
+// fit returns the shift at which the recent calls have used up what they ought
+// to.
+func (u usual) fit(h *Histogram, inFlightMS []int64, ended float64) int {
+	lo, hi := int(-changeMost/logWidth), int(changeMost/logWidth)
+	for hi-lo > 1 {
+		mid := (lo + hi) / 2
+		if u.usedUp(h, inFlightMS, mid) > max(ended, 1) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return hi
+}
+
+// gammaZ is how far out a sum of n unit exponentials with the value x lies, in
+// standard deviations (Wilson and Hilferty's approximation).
+func gammaZ(n, x float64) float64 {
+	n = max(n, 1)
+	return 3 * math.Sqrt(n) * (math.Cbrt(x/n) - 1 + 1/(9*n))
+}

@@ -1,0 +1,264 @@
+// Package attempt runs one job against the backends of a pool, in order, within
+// the time the job has: the deadline owns every attempt.
+//
+// [Next] plans an attempt and is pure. A [Runner] carries plans out, remembers
+// which backends fail, and gives each job exactly one outcome. It knows nothing
+// of queues, Redis or ledgers; [Hooks] tell the caller of each attempt before it
+// is made and after it ended.
+package attempt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"leeway/workers/backend"
+)
+
+// Outcome is the one end of a job.
+type Outcome string
+
+// The outcomes. OutcomeCancelled is decided here only when the caller's context
+// ended before the deadline.
+const (
+	OutcomeUsable    Outcome = "usable"    // first byte by deadline - reserve, last byte by the deadline, whole, not empty
+	OutcomeLate      Outcome = "late"      // cut at the deadline, or no first byte by deadline - reserve
+	OutcomeExpired   Outcome = "expired"   // no backend was called
+	OutcomeEmpty     Outcome = "empty"     // a whole answer without answer text
+	OutcomeTruncated Outcome = "truncated" // the backend stopped early
+	OutcomeFailed    Outcome = "failed"    // anything else; the reason says what
+	OutcomeCancelled Outcome = "cancelled" // the caller gave up before the deadline
+)
+
+// Outcomes lists the closed set.
+var Outcomes = [...]Outcome{
+	OutcomeUsable, OutcomeLate, OutcomeExpired, OutcomeEmpty, OutcomeTruncated, OutcomeFailed, OutcomeCancelled,
+}
+
+// Caller calls one backend; [*backend.Client] is one. The error of Generate is
+// nil only if the answer is whole, and a [*backend.Error] otherwise.
+type Caller interface {
+	Name() string
+	Model() string
+	Generate(context.Context, backend.Request, backend.Observer) (backend.Answer, error)
+}
+
+// Backend is one backend of a pool.
+type Backend struct {
+	Caller Caller
+	// P95 is the declared 95th percentile of the first byte. Required.
+	P95   time.Duration
+	Price backend.Price
+	// MaxInFlight bounds the calls under way at once; 0: no bound.
+	MaxInFlight int
+}
+
+// Defaults of a [Config].
+const (
+	DefaultMaxAttempts      = 6
+	DefaultFailureThreshold = 3
+	DefaultOpenFor          = 10 * time.Second
+)
+
+// Config describes a pool's backends and how they are tried.
+type Config struct {
+	// Backends are tried in this order. At least one.
+	Backends []Backend
+	// Share is the part of the remaining time an attempt may spend on its
+	// first byte while another backend is left. Defaults to DefaultShare.
+	Share float64
+	// Cap bounds the same in absolute terms. Defaults to no cap.
+	Cap time.Duration
+	// MaxAttempts bounds the calls made for one job. Defaults to
+	// DefaultMaxAttempts.
+	MaxAttempts int
+	// FailureThreshold is how many failures in a row open a backend's
+	// breaker. Defaults to DefaultFailureThreshold.
+	FailureThreshold uint
+	// OpenFor is how long an open breaker keeps calls away before it lets one
+	// through as a probe, give or take a tenth. Defaults to DefaultOpenFor.
+	OpenFor time.Duration
+	// OnState is told when a backend's state changes, outside of any lock.
+	// Defaults to nothing.
+	OnState func(name string, s State, why string)
+}
+
+// ConfigError reports a field of a [Config] that cannot be used.
+type ConfigError struct {
+	Field   string
+	Problem string
+}
+
+func (e *ConfigError) Error() string { return "attempt: " + e.Field + ": " + e.Problem }
+
+func (c Config) withDefaults() Config {
+	if c.Share == 0 {
+		c.Share = DefaultShare
+	}
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = DefaultMaxAttempts
+	}
+	if c.FailureThreshold == 0 {
+		c.FailureThreshold = DefaultFailureThreshold
+	}
+	if c.OpenFor == 0 {
+		c.OpenFor = DefaultOpenFor
+	}
+	if c.OnState == nil {
+		c.OnState = func(string, State, string) {}
+	}
+	return c
+}
+
+func (c *Config) validate() error {
+	switch {
+	case len(c.Backends) == 0:
+		return &ConfigError{"Backends", "at least one is required"}
+	case !(c.Share > 0 && c.Share <= 1):
+		return &ConfigError{"Share", "must be above 0 and at most 1"}
+	case c.Cap < 0:
+		return &ConfigError{"Cap", "must not be negative"}
+	case c.MaxAttempts < 0:
+		return &ConfigError{"MaxAttempts", "must not be negative"}
+	case c.OpenFor < 0:
+		return &ConfigError{"OpenFor", "must not be negative"}
+	}
+	names := make(map[string]bool, len(c.Backends))
+	for i, b := range c.Backends {
+		field := fmt.Sprintf("Backends[%d]", i)
+		switch {
+		case b.Caller == nil:
+			return &ConfigError{field + ".Caller", "is required"}
+		case names[b.Caller.Name()]:
+			return &ConfigError{field, "has the name of another one"}
+		case b.P95 <= 0:
+			return &ConfigError{field + ".P95", "must be above 0"}
+		case b.MaxInFlight < 0:
+			return &ConfigError{field + ".MaxInFlight", "must not be negative"}
+		case b.Price.InputMicroPerMTok < 0 || b.Price.CachedMicroPerMTok < 0 || b.Price.OutputMicroPerMTok < 0 || b.Price.CallMicro < 0:
+			return &ConfigError{field + ".Price", "must not be negative"}
+		}
+		names[b.Caller.Name()] = true
+	}
+	return nil
+}
+
+// Job is what a runner needs to know of a job.
+type Job struct {
+	// ID names the job. It is sent to backends as part of the request id.
+	ID string
+	// IdempotencyKey is what the key sent to each backend is made from; each
+	// backend is told another one, always the same for the same job. Defaults
+	// to ID.
+	IdempotencyKey string
+	// System is the instruction, Text what is to be summarised.
+	System, Text string
+	// MaxOutputTokens is the largest answer asked for; 0: no limit.
+	MaxOutputTokens int
+	// Left is the time to the deadline when Run is called. The runner measures
+	// from there on its monotonic clock.
+	Left time.Duration
+	// Reserve is kept back from the deadline: the first byte is due Reserve
+	// before it.
+	Reserve time.Duration
+	// FirstByteOnly is set when the class counts the first byte alone: an
+	// answer whose first byte was in time is usable even if the deadline cut
+	// it. It must still not be cut short by the backend.
+	FirstByteOnly bool
+	// FirstNumber is the number of the first attempt, above 1 when the job was
+	// attempted before. Defaults to 1.
+	FirstNumber int
+	// NoFallback leaves the first backend alone (FALLBACK_ENABLED=false).
+	NoFallback bool
+}
+
+// Call is one attempt about to be made.
+type Call struct {
+	Number         int
+	Backend, Model string
+	// RequestID and IdempotencyKey are sent to the backend.
+	RequestID, IdempotencyKey string
+	// At is when the call begins, since Run was called.
+	At time.Duration
+	// Budget is how long the first byte may take.
+	Budget time.Duration
+	// LargestCostMicro is the most the call can be expected to cost.
+	LargestCostMicro int64
+}
+
+// Settlement is how an attempt ended.
+type Settlement struct {
+	Usage     backend.Usage
+	CostMicro int64
+	// PaidInDisguise is set when a backend without a price reported a cost.
+	PaidInDisguise bool
+	// Reason says what was wrong; empty: the answer was whole.
+	Reason backend.Reason
+	// Status is the HTTP status, 0: none. Detail is for logs.
+	Status int
+	Detail string
+	Finish backend.Finish
+	// HasText is set when answer text came; FirstByte is then when, since the
+	// call began.
+	HasText   bool
+	FirstByte time.Duration
+	// Censored is set when the call was cut before any answer text came, so
+	// that all that is known of its first byte is that it takes longer than
+	// FirstByte.
+	Censored bool
+	// Hold is how long the call lasted.
+	Hold time.Duration
+	// NotCalled is set when the time ran out between Before and the call.
+	NotCalled bool
+}
+
+// Attempt is one attempt that was made.
+type Attempt struct {
+	Call
+	Settlement
+}
+
+// Hooks tell of a job's attempts. Nil functions are skipped.
+type Hooks struct {
+	// Before is called before each attempt, to open its row in the ledger. On
+	// an error the backend is not called and Run returns. Its context ends
+	// when the first byte is due.
+	Before func(context.Context, Call) error
+	// After is called once for each Before that returned nil. Its context is
+	// not cancelled with the job's, because what was spent must be booked.
+	After func(context.Context, Call, Settlement)
+	// Relay is called with each piece of answer text while it arrives. Once it
+	// was called there is no failover. It must not block.
+	Relay func(piece string)
+}
+
+// Result is the one end of a job and how it came about.
+type Result struct {
+	Outcome Outcome
+	// Reason says more about an outcome that is not usable. For
+	// OutcomeExpired it is empty when time was short, and ReasonNoBackend when
+	// a backend's state kept it from being called.
+	Reason backend.Reason
+	// Text is the answer if the outcome is usable, else empty. Whole is unset
+	// for a usable one only if the class counts the first byte alone.
+	Text   string
+	Whole  bool
+	Finish backend.Finish
+	// Backend is the one called last.
+	Backend string
+	// FirstByteAt and LastByteAt belong to the last attempt and count if
+	// HasText; EndedAt is when Run was done. All since Run was called.
+	FirstByteAt, LastByteAt, EndedAt time.Duration
+	HasText                          bool
+	// Relayed is set once text was given to Hooks.Relay.
+	Relayed  bool
+	Attempts []Attempt
+}
+
+// ReasonNoBackend is the reason of a job for which no backend could be called
+// in time, because they were out, failing, held or full.
+const ReasonNoBackend backend.Reason = "no_backend"
+
+// ErrBefore is wrapped by the error Run returns when Hooks.Before failed.
+var ErrBefore = errors.New("attempt: the attempt could not be recorded")

@@ -1,0 +1,373 @@
+// Package backend calls one language-model endpoint and says exactly what came
+// back: a whole answer, or what was wrong with it, and what it cost so far.
+//
+// There is one file per wire protocol (openai.go, anthropic.go, ollama.go) and
+// one suite over all of them. What the protocols share is here and in call.go:
+// a first byte is the first answer text and nothing else, an answer is whole
+// only when the protocol says how it ended, everything read is bounded, and
+// nothing waits longer than the context it was given.
+//
+// One limit cannot be lifted: a 200 whose answer text is an apology or an
+// advertisement ("you have run out of credits") cannot be told from an answer
+// and is passed on as one.
+package backend
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"log/slog"
+)
+
+// Protocol names a wire protocol.
+type Protocol string
+
+// The protocols.
+const (
+	OpenAI    Protocol = "openai"    // chat completions, as spoken by vLLM, llama.cpp, OpenRouter and others
+	Anthropic Protocol = "anthropic" // messages
+	Ollama    Protocol = "ollama"    // native /api/chat
+)
+
+// Protocols lists the protocols there are.
+var Protocols = [...]Protocol{OpenAI, Anthropic, Ollama}
+
+// Limits of a call. Each zero field of [Config] takes its default.
+const (
+	// DefaultStall is how long a stream may be quiet once answer text flows.
+	DefaultStall = 10 * time.Second
+	// DefaultTail is how long to wait, once a backend has said how the answer
+	// ended, for the usage block and the terminator.
+	DefaultTail = 500 * time.Millisecond
+	// DefaultMaxAnswerBytes bounds the answer text.
+	DefaultMaxAnswerBytes = 1 << 20
+	// DefaultMaxEventBytes bounds one event or line of a stream, and
+	// therefore what a single allocation can grow to.
+	DefaultMaxEventBytes = 512 << 10
+	// DefaultMaxStreamBytes bounds everything read for one answer, after
+	// decompression.
+	DefaultMaxStreamBytes = 32 << 20
+
+	// maxReasoningBytes bounds the reasoning text that is kept; what exceeds
+	// it is counted and dropped.
+	maxReasoningBytes = 64 << 10
+	// maxErrorBytes bounds what is read of an error response.
+	maxErrorBytes = 64 << 10
+	// drainGrace is how long to wait, after the terminator, for the end of the
+	// body, so that the connection can be used again.
+	drainGrace = 50 * time.Millisecond
+)
+
+// Secret is a value that must not be printed. Its text is had only by
+// converting it to string.
+type Secret string
+
+const redacted = "[redacted]"
+
+// String returns a placeholder.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return redacted
+}
+
+// GoString returns a placeholder.
+func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
+
+// MarshalText returns a placeholder.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// LogValue implements [slog.LogValuer].
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// Config describes one endpoint and model.
+type Config struct {
+	// Name is the backend's name in pools, logs and metrics. Required.
+	Name string
+	// Protocol is the wire protocol. Defaults to OpenAI.
+	Protocol Protocol
+	// BaseURL is the address the protocol's path is appended to, for example
+	// http://127.0.0.1:8000/v1. Required; http or https, without user info,
+	// query or fragment, because addresses appear in errors.
+	BaseURL string
+	// Model is the model asked for. Required.
+	Model string
+	// Key is sent the way the protocol wants it. Defaults to none.
+	Key Secret
+	// Headers are sent with every call. Their values are treated as secrets.
+	Headers map[string]Secret
+	// Options are further fields of the request body (temperature, top_p and
+	// so on). They cannot replace the fields this package sets.
+	Options map[string]any
+	// NoStream asks for the answer in one piece. The first byte is then the
+	// last one. Defaults to streaming.
+	NoStream bool
+	// NoUsageOption leaves out stream_options.include_usage, which some
+	// OpenAI-compatible servers refuse.
+	NoUsageOption bool
+	// MaxTokensField names the output limit in an OpenAI request body.
+	// Defaults to "max_tokens"; newer OpenAI models want
+	// "max_completion_tokens".
+	MaxTokensField string
+	// Stall is how long the stream may be quiet between tokens. Defaults to
+	// DefaultStall.
+	Stall time.Duration
+	// Tail is how long to wait for usage after the finish reason. Defaults to
+	// DefaultTail.
+	Tail time.Duration
+	// MaxAnswerBytes defaults to DefaultMaxAnswerBytes.
+	MaxAnswerBytes int
+	// MaxEventBytes defaults to DefaultMaxEventBytes.
+	MaxEventBytes int
+	// MaxStreamBytes defaults to DefaultMaxStreamBytes.
+	MaxStreamBytes int64
+	// Transport carries the calls. Defaults to a transport of the client's
+	// own that uses no proxy and asks for no compression.
+	Transport http.RoundTripper
+}
+
+func (c Config) withDefaults() Config {
+	if c.Protocol == "" {
+		c.Protocol = OpenAI
+	}
+	if c.MaxTokensField == "" {
+		c.MaxTokensField = "max_tokens"
+	}
+	if c.Stall == 0 {
+		c.Stall = DefaultStall
+	}
+	if c.Tail == 0 {
+		c.Tail = DefaultTail
+	}
+	if c.MaxAnswerBytes == 0 {
+		c.MaxAnswerBytes = DefaultMaxAnswerBytes
+	}
+	if c.MaxEventBytes == 0 {
+		c.MaxEventBytes = DefaultMaxEventBytes
+	}
+	if c.MaxStreamBytes == 0 {
+		c.MaxStreamBytes = DefaultMaxStreamBytes
+	}
+	return c
+}
+
+// ConfigError reports a field of a [Config] that cannot be used. It never
+// holds the value, which may be a secret.
+type ConfigError struct {
+	Field   string // name of the field, as in Config
+	Problem string
+}
+
+func (e *ConfigError) Error() string { return "backend: " + e.Field + ": " + e.Problem }
+
+func (c *Config) validate() error {
+	bad := func(field, problem string) error { return &ConfigError{Field: field, Problem: problem} }
+	if c.Name == "" {
+		return bad("Name", "is required")
+	}
+	if c.Model == "" {
+		return bad("Model", "is required")
+	}
+	u, err := url.Parse(c.BaseURL)
+	switch {
+	case c.BaseURL == "":
+		return bad("BaseURL", "is required")
+	case err != nil:
+		return bad("BaseURL", "is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return bad("BaseURL", "must begin with http:// or https://")
+	case u.Host == "":
+		return bad("BaseURL", "names no host")
+	case u.User != nil:
+		return bad("BaseURL", "must not hold user info; use Key or Headers")
+	case u.RawQuery != "" || u.Fragment != "":
+		return bad("BaseURL", "must not hold a query or fragment")
+	case c.Stall < 0:
+		return bad("Stall", "must not be negative")
+	case c.Tail < 0:
+		return bad("Tail", "must not be negative")
+	case c.MaxAnswerBytes < 0:
+		return bad("MaxAnswerBytes", "must not be negative")
+	case c.MaxEventBytes < 0:
+		return bad("MaxEventBytes", "must not be negative")
+	case c.MaxStreamBytes < 0:
+		return bad("MaxStreamBytes", "must not be negative")
+	}
+	if strings.ContainsAny(string(c.Key), "\r\n\x00") {
+		return bad("Key", "holds a line break")
+	}
+	for name, value := range c.Headers {
+		if name == "" || strings.ContainsAny(name, " \t\r\n:\x00") || strings.ContainsAny(string(value), "\r\n\x00") {
+			return bad("Headers", "holds a name or value that cannot be sent")
+		}
+	}
+	return nil
+}
+
+// Request is one call.
+type Request struct {
+	// RequestID is sent as X-Request-Id, so that the backend's log can be
+	// matched with ours. One per attempt.
+	RequestID string
+	// IdempotencyKey is sent as Idempotency-Key. The same key may be sent
+	// again only to the same backend.
+	IdempotencyKey string
+	// System is the instruction, Text what is to be summarised.
+	System, Text string
+	// MaxOutputTokens is the largest answer asked for; 0: no limit is sent.
+	MaxOutputTokens int
+	// FirstByte is how long the first answer text may take, connecting
+	// included. 0: only the context bounds it.
+	FirstByte time.Duration
+}
+
+// Observer is told of an answer while it arrives. Its functions run on the
+// goroutine of the call and must not block; nil ones are skipped.
+type Observer struct {
+	// FirstByte is called once, with the time since the call began, when the
+	// first answer text is seen.
+	FirstByte func(after time.Duration)
+	// Text is called with each piece of answer text, in order.
+	Text func(piece string)
+}
+
+// Finish says how a backend ended its answer.
+type Finish string
+
+// The ways an answer ends.
+const (
+	FinishNone    Finish = ""          // the backend did not say: the answer is not whole
+	FinishStop    Finish = "stop"      // it had said everything
+	FinishLength  Finish = "length"    // a limit of tokens was reached
+	FinishTool    Finish = "tool_call" // it wants a tool called
+	FinishFilter  Finish = "filter"    // a content policy stopped it
+	FinishError   Finish = "error"     // it failed on the way
+	FinishAborted Finish = "aborted"   // it was stopped on the way
+	FinishOther   Finish = "other"     // a word this package does not know
+)
+
+// Answer is what a call brought, whole or not.
+type Answer struct {
+	// Text is the answer. Reasoning is what the model thought aloud, bounded
+	// and never part of the answer.
+	Text, Reasoning string
+	Finish          Finish
+	// Whole is set when the answer is complete and not blank: the only kind
+	// that may be passed off as an answer.
+	//
+	// An answer that ended with FinishLength is whole when the limit reached
+	// was the one asked for, MaxOutputTokens: the backend did as it was told.
+	// When it reports fewer tokens than that, or no limit was asked for, it
+	// ran out of context and the answer is truncated.
+	Whole bool
+	Usage Usage
+	// FirstByte is when the first answer text came, LastByte when the backend
+	// said how the answer ended, or else when the last text came; both since
+	// the call began. FirstByte counts only if HasText.
+	FirstByte, LastByte time.Duration
+	// HasText is set once answer text was seen that is not blank.
+	HasText bool
+	// ResponseID is the backend's own name for the answer, if it gave one.
+	// At most 128 bytes.
+	ResponseID string
+}
+
+// Client calls one endpoint and model. It may be used by many goroutines.
+type Client struct {
+	cfg       Config
+	wire      wire
+	hc        *http.Client
+	url       string
+	closeIdle func()
+}
+
+// New returns a client for the backend described by cfg, or a [ConfigError].
+func New(cfg Config) (*Client, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	w, ok := wires[cfg.Protocol]
+	if !ok {
+		return nil, &ConfigError{Field: "Protocol", Problem: "is not one of openai, anthropic, ollama"}
+	}
+	if _, err := w.encode(&cfg, &Request{}); err != nil {
+		return nil, &ConfigError{Field: "Options", Problem: "cannot be written as JSON"}
+	}
+	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + w.path, closeIdle: func() {}}
+	rt := cfg.Transport
+	if rt == nil {
+		t := newTransport()
+		c.closeIdle = t.CloseIdleConnections
+		rt = t
+	}
+	c.hc = &http.Client{
+		Transport: rt,
+		// A redirect would send the text and the key elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return c, nil
+}
+
+// Name is the backend's name.
+func (c *Client) Name() string { return c.cfg.Name }
+
+// Model is the model the client asks for.
+func (c *Client) Model() string { return c.cfg.Model }
+
+// Close closes idle connections of the client's own transport. Calls under
+// way are not touched.
+func (c *Client) Close() { c.closeIdle() }
+
+// newTransport returns a transport without a dial, TLS or header timeout of its
+// own: the context of each call bounds all three, and nothing else should.
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:                  nil,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           256,
+		MaxIdleConnsPerHost:    64,
+		IdleConnTimeout:        30 * time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+// wire is one protocol.
+type wire struct {
+	// path is appended to the base URL.
+	path string
+	// header sets what the protocol wants besides the content type.
+	header func(cfg *Config, h http.Header)
+	// encode writes the request body.
+	encode func(cfg *Config, r *Request) ([]byte, error)
+	// event takes one event of a stream (name is empty unless the protocol
+	// names its events) and reports whether it was the terminator.
+	event func(s *sink, name, data string) (done bool, err error)
+	// whole takes an answer sent in one piece.
+	whole func(s *sink, body []byte) error
+	// lines is set when a stream is one JSON value a line instead of SSE.
+	lines bool
+}
+
+// wires holds every protocol; each file adds its own entry here by name.
+var wires = map[Protocol]wire{
+	OpenAI:    openAIWire,
+	Anthropic: anthropicWire,
+	Ollama:    ollamaWire,
+}
+
+// Generate makes one call and reads its answer.
+//
+// The error is nil only if the answer is whole. Otherwise it is an [*Error],
+// and the answer still holds what is known: the text so far, and the usage to
+// be booked. The context's deadline is the job's; r.FirstByte bounds the wait
+// for the first answer text, and the stall limit each wait after it.
+func (c *Client) Generate(ctx context.Context, r Request, obs Observer) (Answer, error) {
+	return c.generate(ctx, &r, obs)
+}

@@ -1,0 +1,346 @@
+package backend
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Causes with which the watch ends a call.
+var (
+	errFirstByte = errors.New("no answer text in time")
+	errStall     = errors.New("the stream went quiet")
+	errTail      = errors.New("nothing more after the finish reason")
+)
+
+// watch ends a call that is quiet for too long. It is the only clock of a call
+// besides the context's deadline.
+type watch struct {
+	cancel context.CancelCauseFunc
+
+	mu sync.Mutex // guards what follows
+	// due is when cause applies; an early or stale firing of the timer finds
+	// it in the future and arms itself again.
+	due   time.Time
+	cause error
+	timer *time.Timer
+}
+
+func newWatch(cancel context.CancelCauseFunc) *watch { return &watch{cancel: cancel} }
+
+// within ends the call with cause unless within is called again in d.
+func (w *watch) within(d time.Duration, cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.due, w.cause = time.Now().Add(d), cause
+	if w.timer == nil {
+		w.timer = time.AfterFunc(d, w.fire)
+		return
+	}
+	w.timer.Reset(d)
+}
+
+func (w *watch) fire() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if early := time.Until(w.due); early > 0 {
+		w.timer.Reset(early)
+		return
+	}
+	w.cancel(w.cause)
+}
+
+func (w *watch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// sent is how far a request got.
+type sent struct {
+	connected atomic.Bool
+}
+
+func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Answer, error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	w := newWatch(cancel)
+	defer w.stop()
+	s := newSink(c, r, obs, w)
+	if r.FirstByte > 0 {
+		w.within(r.FirstByte, errFirstByte)
+	}
+	var how sent
+	status, err := c.exchange(ctx, r, s, &how)
+	switch {
+	case !how.connected.Load() && status == 0, status != 0 && status != http.StatusOK:
+		s.unbilled = true
+	}
+	return s.verdict(ctx, status, err)
+}
+
+// exchange sends the request and feeds the response to s. It returns the HTTP
+// status, 0 if there was none, and what went wrong on the way.
+func (c *Client) exchange(ctx context.Context, r *Request, s *sink, how *sent) (int, error) {
+	body, err := c.wire.encode(&c.cfg, r)
+	if err != nil {
+		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
+	}
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { how.connected.Store(true) }}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return 0, &Error{Reason: ReasonConnect, Detail: "the address cannot be called"}
+	}
+	c.setHeaders(req.Header, r)
+	resp, err := c.hc.Do(req)
+	if err != nil {
+		if resp != nil {
+			_ = resp.Body.Close()
+		}
+		reason := ReasonReset
+		if !how.connected.Load() {
+			reason = ReasonConnect
+		}
+		return 0, &Error{Reason: reason, Detail: withoutURL(err)}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	plain, err := decoded(resp)
+	if err != nil {
+		return resp.StatusCode, err
+	}
+	in := &meter{r: plain, left: c.cfg.MaxStreamBytes}
+	if resp.StatusCode != http.StatusOK {
+		return resp.StatusCode, c.refusal(resp, in)
+	}
+	return resp.StatusCode, c.read(s, resp.Header, in)
+}
+
+func (c *Client) setHeaders(h http.Header, r *Request) {
+	h.Set("Content-Type", "application/json")
+	h.Set("User-Agent", "leeway")
+	// Said aloud, so that neither the transport nor a proxy on the way
+	// compresses a stream that must not be buffered.
+	h.Set("Accept-Encoding", "identity")
+	switch {
+	case c.cfg.NoStream:
+		h.Set("Accept", "application/json")
+	case c.wire.lines:
+		h.Set("Accept", "application/x-ndjson, application/json")
+	default:
+		h.Set("Accept", "text/event-stream, application/json")
+	}
+	if r.RequestID != "" {
+		h.Set("X-Request-Id", r.RequestID)
+	}
+	if r.IdempotencyKey != "" {
+		// net/http silently sends a request a second time after some
+		// connection errors if it finds this header under its canonical
+		// name. A second generation must have its own spend row, so that the
+		// name is written in lower case, which the wire does not care about.
+		h["idempotency-key"] = []string{r.IdempotencyKey}
+	}
+	c.wire.header(&c.cfg, h)
+	for name, value := range c.cfg.Headers {
+		h.Set(name, string(value))
+	}
+}
+
+// withoutURL is the text of a transport's error without the address, which the
+// reader knows and which may hold what should not be printed.
+func withoutURL(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
+}
+
+// decoded is the response body, decompressed if need be.
+func decoded(resp *http.Response) (io.Reader, error) {
+	switch enc := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding"))); enc {
+	case "", "identity":
+		return resp.Body, nil
+	case "gzip", "x-gzip":
+		return &lazyGzip{r: resp.Body}, nil
+	default:
+		return nil, &Error{Reason: ReasonBadAnswer, Detail: "content encoding " + enc + " was not asked for"}
+	}
+}
+
+// lazyGzip opens the gzip stream at the first Read, because opening it reads.
+type lazyGzip struct {
+	r io.Reader
+	z *gzip.Reader
+}
+
+func (g *lazyGzip) Read(p []byte) (int, error) {
+	if g.z == nil {
+		z, err := gzip.NewReader(g.r)
+		if err != nil {
+			return 0, gzipError(err)
+		}
+		g.z = z
+	}
+	n, err := g.z.Read(p)
+	return n, gzipError(err)
+}
+
+func gzipError(err error) error {
+	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+		return &Error{Reason: ReasonBadAnswer, Detail: "broken gzip"}
+	}
+	return err
+}
+
+// meter passes on at most left bytes and keeps the first few for a look at what
+// kind of body this is.
+type meter struct {
+	r    io.Reader
+	left int64
+	head []byte
+}
+
+const headBytes = 4 << 10
+
+func (m *meter) Read(p []byte) (int, error) {
+	if m.left <= 0 {
+		return 0, &Error{Reason: ReasonTooLarge, Detail: "the response is over its bound"}
+	}
+	if int64(len(p)) > m.left {
+		p = p[:m.left]
+	}
+	n, err := m.r.Read(p)
+	m.left -= int64(n)
+	if room := headBytes - len(m.head); room > 0 {
+		m.head = append(m.head, p[:min(n, room)]...)
+	}
+	return n, err
+}
+
+// refusal reads an error response.
+func (c *Client) refusal(resp *http.Response, in io.Reader) error {
+	e := &Error{RetryAfter: retryAfter(resp.Header, time.Now())}
+	if resp.StatusCode < 400 {
+		e.Reason, e.Detail = ReasonBadAnswer, "unexpected status"
+		if resp.StatusCode >= 300 {
+			e.Detail = "redirects are not followed"
+		}
+		return e
+	}
+	// The status alone decides most cases; a body that cannot be read changes
+	// nothing.
+	body, _ := io.ReadAll(io.LimitReader(in, maxErrorBytes))
+	w, _ := findError(body)
+	e.Reason = classify(resp.StatusCode, w)
+	// Services quote parts of the key when they refuse it.
+	if e.Reason != ReasonAuth {
+		e.Detail = w.message
+	}
+	return e
+}
+
+const maxRetryAfter = 24 * time.Hour
+
+// retryAfter reads how long a backend asks to be left alone; 0: it does not
+// say, or cannot be understood.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	bound := func(f float64, unit time.Duration) time.Duration {
+		if !(f > 0) {
+			return 0
+		}
+		if f > float64(maxRetryAfter/unit) {
+			return maxRetryAfter
+		}
+		return time.Duration(f * float64(unit))
+	}
+	if v := h.Get("Retry-After-Ms"); v != "" {
+		if f, err := strconv.ParseFloat(v, 64); err == nil {
+			return bound(f, time.Millisecond)
+		}
+	}
+	v := strings.TrimSpace(h.Get("Retry-After"))
+	if v == "" {
+		return 0
+	}
+	if f, err := strconv.ParseFloat(v, 64); err == nil {
+		return bound(f, time.Second)
+	}
+	at, err := http.ParseTime(v)
+	if err != nil {
+		return 0
+	}
+	// The backend's own clock, when it shows it, is the one the date is on.
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
+	}
+	return bound(at.Sub(now).Seconds(), time.Second)
+}
+
+// read takes a 200.
+func (c *Client) read(s *sink, h http.Header, in *meter) error {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	switch {
+	case kind == "text/event-stream" && !c.wire.lines:
+		return c.readEvents(s, in)
+	case c.wire.lines && kind == "application/x-ndjson", c.wire.lines && kind == "" && !c.cfg.NoStream:
+		return c.readLines(s, in)
+	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
+		return c.readWhole(s, in)
+	case kind == "" || kind == "text/plain" || kind == "application/octet-stream":
+		// Not said, or not meant: look.
+		return c.readUnnamed(s, in)
+	}
+	return &Error{Reason: ReasonBadAnswer, Detail: "unexpected content type " + kind}
+}
+
+// readWhole takes an answer sent in one piece.
+func (c *Client) readWhole(s *sink, in io.Reader) error {
+	limit := int64(c.cfg.MaxAnswerBytes)*2 + maxReasoningBytes
+	body, err := io.ReadAll(io.LimitReader(in, limit+1))
+	if err != nil {
+		return err
+	}
+	if int64(len(body)) > limit {
+		return &Error{Reason: ReasonTooLarge, Detail: "the response is over its bound"}
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil // verdict calls it empty
+	}
+	return c.wire.whole(s, body)
+}
+
+// readUnnamed takes a body whose kind the headers do not tell.
+func (c *Client) readUnnamed(s *sink, in *meter) error {
+	start := make([]byte, 1)
+	for {
+		n, err := in.Read(start)
+		if n == 1 {
+			switch start[0] {
+			case ' ', '\t', '\r', '\n':
+				continue
+			case '{', '[':
+				return c.readWhole(s, io.MultiReader(bytes.NewReader(start), in))
+			}
+			return c.readEvents(s, &meter{r: io.MultiReader(bytes.NewReader(start), in), left: c.cfg.MaxStreamBytes})
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

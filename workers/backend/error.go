@@ -1,0 +1,184 @@
+package backend
+
+import (
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Reason says what was wrong with a call. The set is closed: metrics and
+// ledgers use reasons as labels.
+type Reason string
+
+// The reasons.
+const (
+	ReasonConnect       Reason = "connect"        // no connection: refused, unknown host, TLS
+	ReasonReset         Reason = "reset"          // the connection broke before any answer text
+	ReasonFirstByte     Reason = "first_byte"     // no answer text within the time the attempt had
+	ReasonStall         Reason = "stall"          // quiet for longer than the stall limit after answer text
+	ReasonDeadline      Reason = "deadline"       // the job's deadline came
+	ReasonCancelled     Reason = "cancelled"      // the caller gave up
+	ReasonTruncated     Reason = "truncated"      // it ended before the backend said it was whole
+	ReasonEmpty         Reason = "empty"          // a whole answer without answer text
+	ReasonBadAnswer     Reason = "bad_answer"     // not an answer of the protocol
+	ReasonTooLarge      Reason = "too_large"      // an event, answer or stream over its bound
+	ReasonUpstreamError Reason = "upstream_error" // the backend reported a fault of its own
+	ReasonRateLimited   Reason = "rate_limited"   // the backend asked to be called less
+	ReasonQuota         Reason = "quota"          // the account is out of credit
+	ReasonBadRequest    Reason = "bad_request"    // the backend refused the request's form or model
+	ReasonRefused       Reason = "refused"        // content policy
+	ReasonContextLength Reason = "context_length" // the text is too long for the model
+	ReasonToolCall      Reason = "tool_call"      // a tool call instead of a summary
+	ReasonAuth          Reason = "auth"           // the key was not accepted
+)
+
+// Reasons lists the closed set.
+var Reasons = [...]Reason{
+	ReasonConnect, ReasonReset, ReasonFirstByte, ReasonStall, ReasonDeadline,
+	ReasonCancelled, ReasonTruncated, ReasonEmpty, ReasonBadAnswer, ReasonTooLarge,
+	ReasonUpstreamError, ReasonRateLimited, ReasonQuota, ReasonBadRequest,
+	ReasonRefused, ReasonContextLength, ReasonToolCall, ReasonAuth,
+}
+
+// Retry says where another try makes sense.
+type Retry uint8
+
+// Where to try again.
+const (
+	RetryNowhere    Retry = iota // the answer would be the same everywhere, or nobody waits for it
+	RetryOtherModel              // only on a backend with another model
+	RetryOther                   // on another backend
+	RetrySame                    // here once more, or on another backend
+)
+
+// Error is a call that brought no whole answer.
+type Error struct {
+	Reason Reason
+	// Backend is the backend's name.
+	Backend string
+	// Status is the HTTP status, 0 if there was none.
+	Status int
+	// RetryAfter is how long the backend asked to be left alone; 0: it did not
+	// say. At most 24 h.
+	RetryAfter time.Duration
+	// Detail is what the backend or the network said, bounded, on one line,
+	// without the configured secrets. It is for logs, not for producers.
+	Detail string
+}
+
+func (e *Error) Error() string {
+	s := "backend " + e.Backend + ": " + string(e.Reason)
+	if e.Status != 0 {
+		s += " (HTTP " + strconv.Itoa(e.Status) + ")"
+	}
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// Retry says where another try makes sense. Whether there is time for one is
+// the caller's question.
+func (e *Error) Retry() Retry {
+	switch e.Reason {
+	case ReasonRefused, ReasonCancelled, ReasonDeadline:
+		return RetryNowhere
+	case ReasonContextLength:
+		return RetryOtherModel
+	case ReasonUpstreamError:
+		// 503 and Anthropic's 529 say "not now"; asking again at once is
+		// what they ask us not to do, unless they say when.
+		if (e.Status == 503 || e.Status == 529) && e.RetryAfter == 0 {
+			return RetryOther
+		}
+		return RetrySame
+	case ReasonRateLimited:
+		return RetrySame
+	}
+	return RetryOther
+}
+
+// wireError is an error object found in a response body.
+type wireError struct {
+	code, kind, message string
+}
+
+// classify turns an HTTP status and what the body said into a reason. A status
+// of 200 means an error object inside a success.
+func classify(status int, w wireError) Reason {
+	code, kind, msg := strings.ToLower(w.code), strings.ToLower(w.kind), strings.ToLower(w.message)
+	has := func(words ...string) bool {
+		for _, word := range words {
+			if strings.Contains(code, word) || strings.Contains(kind, word) {
+				return true
+			}
+		}
+		return false
+	}
+	says := func(words ...string) bool {
+		for _, word := range words {
+			if strings.Contains(msg, word) {
+				return true
+			}
+		}
+		return false
+	}
+	// The words come first: 400, 403, 413, 422, 500 and 200 are all used for
+	// the same thing by one server or another. Messages are searched only
+	// where the status leaves room, so that a prompt quoted in a message of
+	// another kind is not taken for a reason.
+	room := status == 200 || status == 400 || status == 413 || status == 422 || status == 500
+	switch {
+	case has("context_length", "exceed_context_size", "context_window"),
+		room && says("maximum context length", "context window", "prompt is too long", "available context size", "context length exceeded"):
+		return ReasonContextLength
+	case has("content_filter", "content_policy", "moderation", "responsibleai"),
+		(room || status == 403) && says("content policy", "content management policy", "flagged by", "violates our usage"):
+		return ReasonRefused
+	case has("insufficient_quota", "billing"), status == 402, room && says("credit balance is too low"):
+		return ReasonQuota
+	case status == 401 || status == 403 || has("invalid_api_key", "authentication_error", "permission_error"):
+		return ReasonAuth
+	case status == 429 || has("rate_limit") || (status == 200 && code == "429"):
+		return ReasonRateLimited
+	case status >= 500 || status == 408 || status == 425 || status == 200:
+		return ReasonUpstreamError
+	case status >= 400:
+		return ReasonBadRequest
+	}
+	return ReasonBadAnswer
+}
+
+const maxDetail = 200
+
+// clean makes a text from outside fit for one line of a log.
+func clean(s string, secrets ...string) string {
+	// Longer than maxDetail, so that a secret across the cut is still found
+	// whole; shorter than anything that would cost time.
+	if len(s) > 64*maxDetail {
+		s = s[:64*maxDetail]
+	}
+	for _, secret := range secrets {
+		// A very short secret would turn every text into placeholders.
+		if len(secret) >= 4 {
+			s = strings.ReplaceAll(s, secret, redacted)
+		}
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > maxDetail {
+		cut := maxDetail
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "..."
+	}
+	return s
+}

@@ -1,0 +1,654 @@
+package backend
+
+import (
+	"compress/gzip"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fault is one row of what a backend can do, and what must come of it.
+type fault struct {
+	name string
+	play func(d *dialect, o *out)
+	// only limits the row to protocols that can show it.
+	only     []Protocol
+	cfg      Config
+	limit    int
+	first    time.Duration // Request.FirstByte
+	deadline time.Duration // defaults to 30 s
+
+	reason Reason // "" whole
+	text   string
+	how    UsageHow
+	in     int64 // 0: the estimate of the input
+	out    int64
+	status int
+	// took is when the call had to be over, exactly.
+	took  time.Duration
+	check func(t *testing.T, g got)
+}
+
+func pieces(d *dialect, n int) string {
+	var b strings.Builder
+	for range n {
+		b.WriteString(d.text("tok "))
+	}
+	return b.String()
+}
+
+func status(code int, body string) func(*dialect, *out) {
+	return func(_ *dialect, o *out) {
+		o.header("Content-Type", "application/json")
+		o.w.WriteHeader(code)
+		o.send(body)
+	}
+}
+
+// forever is longer than any call in this file may take.
+const forever = time.Hour
+
+func isSSE() []Protocol { return []Protocol{OpenAI, Anthropic} }
+
+var faults = []fault{
+	{
+		name: "ok",
+		play: func(d *dialect, o *out) {
+			o.send(d.open)
+			o.sleep(200 * time.Millisecond)
+			o.send(d.text("Hello"))
+			o.sleep(300 * time.Millisecond)
+			o.send(d.text(" world."), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello world.", how: UsageReported, in: 12, out: 3, took: 500 * time.Millisecond,
+		check: func(t *testing.T, g got) {
+			if g.first != 200*time.Millisecond || g.firsts != 1 || g.answer.FirstByte != g.first {
+				t.Errorf("first byte %v, %d times, %v", g.first, g.firsts, g.answer.FirstByte)
+			}
+			if g.answer.LastByte != 500*time.Millisecond || g.answer.Finish != FinishStop {
+				t.Errorf("last byte %v, finish %v", g.answer.LastByte, g.answer.Finish)
+			}
+		},
+	},
+	{
+		name: "ok in one piece",
+		cfg:  Config{NoStream: true},
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.sleep(time.Second)
+			o.send(d.whole("Hello.", "hm", FinishStop, 12, 3))
+		},
+		text: "Hello.", how: UsageReported, in: 12, out: 3, took: time.Second,
+		check: func(t *testing.T, g got) {
+			if g.answer.Reasoning != "hm" || g.first != time.Second {
+				t.Errorf("reasoning %q, first byte %v", g.answer.Reasoning, g.first)
+			}
+		},
+	},
+	{
+		name: "one piece although a stream was asked for",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json; charset=utf-8")
+			o.send(d.whole("Hello.", "", FinishStop, 12, 3))
+		},
+		text: "Hello.", how: UsageReported, in: 12, out: 3,
+	},
+	{
+		name: "content type missing",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "")
+			o.send(d.text("Hi."), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hi.", how: UsageReported, in: 12, out: 3,
+	},
+	{
+		name: "retry-after",
+		play: func(d *dialect, o *out) {
+			o.header("Retry-After", "2")
+			status(429, `{"error":{"message":"slow down","type":"rate_limit_error"}}`)(d, o)
+		},
+		reason: ReasonRateLimited, how: UsageNone, status: 429,
+		check: func(t *testing.T, g got) {
+			if g.err.RetryAfter != 2*time.Second || g.err.Retry() != RetrySame {
+				t.Errorf("retry after %v, %v", g.err.RetryAfter, g.err.Retry())
+			}
+		},
+	},
+	{name: "throttled", play: status(429, ``), reason: ReasonRateLimited, how: UsageNone, status: 429},
+	{
+		name: "flaky", play: status(500, `oops`), reason: ReasonUpstreamError, how: UsageNone, status: 500,
+		check: func(t *testing.T, g got) {
+			if g.err.Retry() != RetrySame {
+				t.Error(g.err.Retry())
+			}
+		},
+	},
+	{
+		name: "down", play: status(503, `{"error":"overloaded"}`), reason: ReasonUpstreamError, how: UsageNone, status: 503,
+		check: func(t *testing.T, g got) {
+			if g.err.Retry() != RetryOther {
+				t.Error(g.err.Retry())
+			}
+		},
+	},
+	{
+		name: "reset",
+		play: func(_ *dialect, o *out) {
+			conn, _, err := http.NewResponseController(o.w).Hijack()
+			if err == nil {
+				_ = conn.Close()
+			}
+		},
+		reason: ReasonReset, how: UsageUnknown,
+	},
+	{
+		name: "silent", first: 3 * time.Second,
+		play:   func(_ *dialect, o *out) { o.sleep(forever) },
+		reason: ReasonFirstByte, how: UsageUnknown, took: 3 * time.Second,
+	},
+	{
+		name: "headers-only", first: 3 * time.Second,
+		play:   func(_ *dialect, o *out) { o.send(""); o.sleep(forever) },
+		reason: ReasonFirstByte, how: UsageUnknown, took: 3 * time.Second, status: 200,
+	},
+	{
+		name: "role chunk, comments and reasoning are no first byte", first: 3 * time.Second,
+		play: func(d *dialect, o *out) {
+			o.send(d.open)
+			for {
+				o.sleep(400 * time.Millisecond)
+				o.send(d.comment, d.reasoning("hm "))
+			}
+		},
+		reason: ReasonFirstByte, how: UsageEstimated, out: 7, took: 3 * time.Second, status: 200,
+		check: func(t *testing.T, g got) {
+			if g.firsts != 0 || g.answer.HasText || g.answer.Reasoning == "" {
+				t.Errorf("%d first bytes, reasoning %q", g.firsts, g.answer.Reasoning)
+			}
+		},
+	},
+	{
+		name: "blank text is no first byte", first: 3 * time.Second,
+		play:   func(d *dialect, o *out) { o.send(d.text("\n\n")); o.sleep(forever) },
+		reason: ReasonFirstByte, text: "\n\n", how: UsageEstimated, out: 1, took: 3 * time.Second, status: 200,
+	},
+	{
+		name: "slow, within its time", first: 6001 * time.Millisecond,
+		play: func(d *dialect, o *out) {
+			o.sleep(6 * time.Second)
+			o.send(d.text("Late."), d.end(FinishStop, 1, 1), d.terminator)
+		},
+		text: "Late.", how: UsageReported, in: 1, out: 1, took: 6 * time.Second,
+	},
+	{
+		name: "slow, one millisecond too slow", first: 5999 * time.Millisecond,
+		play:   func(_ *dialect, o *out) { o.sleep(6 * time.Second) },
+		reason: ReasonFirstByte, how: UsageUnknown, took: 5999 * time.Millisecond,
+	},
+	{
+		name: "stall", cfg: Config{Stall: 4 * time.Second},
+		play: func(d *dialect, o *out) {
+			o.send(pieces(d, 20))
+			for range 100 {
+				o.sleep(time.Second)
+				o.send(d.comment) // keeps the connection alive, not the answer
+			}
+		},
+		reason: ReasonStall, text: strings.Repeat("tok ", 20), how: UsageEstimated, out: 20, took: 4 * time.Second, status: 200,
+	},
+	{
+		name: "drip", deadline: 12 * time.Second,
+		play: func(d *dialect, o *out) {
+			for {
+				o.send(d.text("tok "))
+				o.sleep(5 * time.Second)
+			}
+		},
+		reason: ReasonDeadline, text: "tok tok tok ", how: UsageEstimated, out: 3, took: 12 * time.Second, status: 200,
+	},
+	{
+		name:   "cut, the body ends",
+		play:   func(d *dialect, o *out) { o.send(d.open, pieces(d, 40)) },
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+	},
+	{
+		name:   "cut, the connection breaks",
+		play:   func(d *dialect, o *out) { o.send(d.open, pieces(d, 40)); panic(http.ErrAbortHandler) },
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+	},
+	{
+		name: "cut, shorter than its content length",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Length", "100000")
+			o.send(pieces(d, 40))
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+	},
+	{
+		name: "cut with the terminator but no finish reason", only: isSSE(),
+		play:   func(d *dialect, o *out) { o.send(pieces(d, 40), d.terminator) },
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+	},
+	{
+		name:   "cut before any text",
+		play:   func(_ *dialect, o *out) { o.send(""); panic(http.ErrAbortHandler) },
+		reason: ReasonReset, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "bad-chunk",
+		play: func(d *dialect, o *out) {
+			bad := strings.Replace(d.text("x"), `"`, "", 1)
+			o.send(d.text("Hello "), bad, d.text("world."), d.end(FinishStop, 1, 1), d.terminator)
+		},
+		reason: ReasonBadAnswer, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+	},
+	{
+		name: "no-done", only: isSSE(),
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello."), d.end(FinishStop, 4, 2))
+			o.sleep(forever)
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2, took: DefaultTail,
+		check: func(t *testing.T, g got) {
+			if g.answer.LastByte != 0 {
+				t.Errorf("last byte at %v", g.answer.LastByte)
+			}
+		},
+	},
+	{
+		name: "no-done, closed", only: isSSE(),
+		play: func(d *dialect, o *out) { o.send(d.text("Hello."), d.end(FinishStop, 4, 2)) },
+		text: "Hello.", how: UsageReported, in: 4, out: 2,
+	},
+	{
+		name: "no-done, the finish reason repeated for ever", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello."))
+			for {
+				o.send(d.end(FinishStop, 4, 2))
+				o.sleep(100 * time.Millisecond)
+			}
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2, took: DefaultTail,
+	},
+	{
+		name: "the deadline comes after the finish reason", only: isSSE(), deadline: 100 * time.Millisecond,
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello."), d.end(FinishStop, 4, 2))
+			o.sleep(forever)
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2, took: 100 * time.Millisecond,
+	},
+	{
+		name: "done, the connection left open",
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello."), d.end(FinishStop, 4, 2), d.terminator)
+			o.sleep(forever)
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2, took: drainGrace,
+	},
+	{
+		name: "comments",
+		play: func(d *dialect, o *out) {
+			o.send(d.comment, d.comment)
+			o.sleep(time.Second)
+			o.send(d.text("Hello."), d.comment, d.end(FinishStop, 4, 2), d.comment, d.terminator)
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2, took: time.Second,
+	},
+	{
+		name: "comments and nothing else",
+		play: func(d *dialect, o *out) { o.send(d.comment, d.comment) },
+		// Nothing was generated that we know of.
+		reason: ReasonEmpty, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "no-space", only: isSSE(),
+		play: func(d *dialect, o *out) {
+			// Every colon without its space, every value over two data lines
+			// (a line break is white space in JSON), and CRLF for line ends.
+			all := d.text("Hello.") + d.end(FinishStop, 4, 2) + d.terminator
+			all = strings.ReplaceAll(all, "data: ", "data:")
+			all = strings.ReplaceAll(all, `,"`, ",\ndata:\"")
+			o.send(strings.ReplaceAll(all, "\n", "\r\n"))
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2,
+	},
+	{
+		name: "big-line of 100 KiB",
+		play: func(d *dialect, o *out) {
+			o.send(d.text(strings.Repeat("x", 100<<10)), d.end(FinishStop, 4, 25600), d.terminator)
+		},
+		text: strings.Repeat("x", 100<<10), how: UsageReported, in: 4, out: 25600,
+	},
+	{
+		name: "big-line of 12 MiB",
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello "))
+			o.send(d.text(strings.Repeat("x", 12<<20)), d.end(FinishStop, 4, 2), d.terminator)
+		},
+		reason: ReasonTooLarge, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+	},
+	{
+		name: "answer over its bound", cfg: Config{MaxAnswerBytes: 1000},
+		play: func(d *dialect, o *out) {
+			for {
+				o.send(d.text(strings.Repeat("x", 100)))
+			}
+		},
+		reason: ReasonTooLarge, text: strings.Repeat("x", 1000), how: UsageEstimated, out: 250, status: 200,
+	},
+	{
+		name: "a stream without end", cfg: Config{MaxStreamBytes: 1 << 20},
+		play: func(d *dialect, o *out) {
+			line := strings.Repeat(d.comment, 1000)
+			for {
+				o.send(line)
+			}
+		},
+		reason: ReasonTooLarge, how: UsageUnknown, status: 200,
+	},
+	{
+		name:   "empty, no body",
+		play:   func(_ *dialect, o *out) { o.send("") },
+		reason: ReasonEmpty, how: UsageUnknown, status: 200,
+	},
+	{
+		name:   "empty, no content",
+		play:   func(d *dialect, o *out) { o.send(d.open, d.end(FinishStop, 12, 32), d.terminator) },
+		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+	},
+	{
+		name: "empty, in one piece",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.send(d.whole("", "", FinishStop, 12, 32))
+		},
+		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+	},
+	{
+		name:   "empty, blank",
+		play:   func(d *dialect, o *out) { o.send(d.text(" \n\t "), d.end(FinishStop, 12, 32), d.terminator) },
+		reason: ReasonEmpty, text: " \n\t ", how: UsageReported, in: 12, out: 32, status: 200,
+	},
+	{
+		name: "reasoning-only", limit: 32,
+		play: func(d *dialect, o *out) {
+			o.send(d.open, d.reasoning("Let me think."), d.end(FinishLength, 12, 32), d.terminator)
+		},
+		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+		check: func(t *testing.T, g got) {
+			if g.answer.Reasoning != "Let me think." || g.firsts != 0 {
+				t.Errorf("reasoning %q, %d first bytes", g.answer.Reasoning, g.firsts)
+			}
+		},
+	},
+	{
+		name: "one-token", limit: 1,
+		play: func(d *dialect, o *out) { o.send(d.text("Yes"), d.end(FinishLength, 12, 1), d.terminator) },
+		text: "Yes", how: UsageReported, in: 12, out: 1,
+	},
+	{
+		name: "length at our limit", limit: 60,
+		play: func(d *dialect, o *out) { o.send(pieces(d, 60), d.end(FinishLength, 12, 60), d.terminator) },
+		text: strings.Repeat("tok ", 60), how: UsageReported, in: 12, out: 60,
+	},
+	{
+		name: "length at our limit, the end token not counted", limit: 60,
+		play: func(d *dialect, o *out) { o.send(pieces(d, 59), d.end(FinishLength, 12, 59), d.terminator) },
+		text: strings.Repeat("tok ", 59), how: UsageReported, in: 12, out: 59,
+	},
+	{
+		name: "length before our limit", limit: 60,
+		play:   func(d *dialect, o *out) { o.send(pieces(d, 58), d.end(FinishLength, 12, 58), d.terminator) },
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 58), how: UsageReported, in: 12, out: 58, status: 200,
+	},
+	{
+		name:   "length without a limit of ours",
+		play:   func(d *dialect, o *out) { o.send(pieces(d, 9), d.end(FinishLength, 12, 9), d.terminator) },
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 9), how: UsageReported, in: 12, out: 9, status: 200,
+	},
+	{
+		name:   "tool-only",
+		play:   func(d *dialect, o *out) { o.send(d.open, d.tool, d.end(FinishTool, 12, 9), d.terminator) },
+		reason: ReasonToolCall, how: UsageReported, in: 12, out: 9, status: 200,
+	},
+	{
+		name:   "tool-only, finish stop",
+		play:   func(d *dialect, o *out) { o.send(d.open, d.tool, d.end(FinishStop, 12, 9), d.terminator) },
+		reason: ReasonToolCall, how: UsageReported, in: 12, out: 9, status: 200,
+	},
+	{
+		name:   "content filter half-way",
+		play:   func(d *dialect, o *out) { o.send(d.text("Well,"), d.end(FinishFilter, 12, 2), d.terminator) },
+		reason: ReasonRefused, text: "Well,", how: UsageReported, in: 12, out: 2, status: 200,
+	},
+	{
+		name:   "unknown finish reason",
+		play:   func(d *dialect, o *out) { o.send(d.text("Well."), d.end(FinishOther, 12, 2), d.terminator) },
+		reason: ReasonBadAnswer, text: "Well.", how: UsageReported, in: 12, out: 2, status: 200,
+	},
+	{
+		name:   "finish reason error",
+		play:   func(d *dialect, o *out) { o.send(d.text("Well."), d.end(FinishError, 12, 2), d.terminator) },
+		reason: ReasonUpstreamError, text: "Well.", how: UsageReported, in: 12, out: 2, status: 200,
+	},
+	{
+		name: "error-in-200, plain", play: status(200, `{"error":{"message":"model crashed","code":500}}`),
+		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "error-in-200, with choices", play: status(200, `{"error":{"message":"model crashed"},"choices":[]}`),
+		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "error-in-200, a text", play: status(200, `{"error":"model crashed"}`),
+		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "error-in-200, JSON under the name of a stream",
+		play: func(_ *dialect, o *out) { o.send(`{"error":{"message":"model crashed"}}`) },
+		// Ollama reads it as its first line.
+		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "error-in-200, mid-stream",
+		play: func(d *dialect, o *out) {
+			obj := `{"type":"error","error":{"type":"overloaded_error","message":"busy"},"choices":[]}`
+			if !d.lines() {
+				obj = "event: error\ndata: " + obj + "\n"
+			}
+			o.send(d.text("Hello "), obj+"\n", d.text("world."), d.end(FinishStop, 1, 1), d.terminator)
+		},
+		reason: ReasonUpstreamError, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+	},
+	{
+		name: "error-in-200, rate limit", play: status(200, `{"error":{"message":"slow","code":"rate_limit_exceeded"}}`),
+		reason: ReasonRateLimited, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "not an answer", play: status(200, `{"ok":true,"bytes":0}`),
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{name: "not an answer, an array", play: status(200, `[]`), reason: ReasonBadAnswer, how: UsageUnknown, status: 200},
+	{
+		name: "not an answer, a page",
+		play: func(_ *dialect, o *out) {
+			o.header("Content-Type", "text/html")
+			o.send("<html>Sign in</html>")
+		},
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{
+		name:   "not an answer, prose under the name of a stream",
+		play:   func(_ *dialect, o *out) { o.send("you have reached the end\n") },
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "context-length", play: status(400, `{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}`),
+		reason: ReasonContextLength, how: UsageNone, status: 400,
+		check: func(t *testing.T, g got) {
+			if g.err.Retry() != RetryOtherModel {
+				t.Error(g.err.Retry())
+			}
+		},
+	},
+	{name: "context-length, in words", play: status(400, `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}`), reason: ReasonContextLength, how: UsageNone, status: 400},
+	{
+		name: "refused", play: status(400, `{"error":{"message":"Your request was rejected","code":"content_policy_violation"}}`),
+		reason: ReasonRefused, how: UsageNone, status: 400,
+		check: func(t *testing.T, g got) {
+			if g.err.Retry() != RetryNowhere {
+				t.Error(g.err.Retry())
+			}
+		},
+	},
+	{name: "auth, 401", play: status(401, `{"error":{"message":"Incorrect API key provided: sk-abc"}}`), reason: ReasonAuth, how: UsageNone, status: 401},
+	{name: "auth, 403", play: status(403, `no`), reason: ReasonAuth, how: UsageNone, status: 403},
+	{name: "quota", play: status(429, `{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}`), reason: ReasonQuota, how: UsageNone, status: 429},
+	{name: "payment required", play: status(402, ``), reason: ReasonQuota, how: UsageNone, status: 402},
+	{name: "unknown model", play: status(404, `{"error":{"message":"model m not found"}}`), reason: ReasonBadRequest, how: UsageNone, status: 404},
+	{
+		name: "redirect",
+		play: func(d *dialect, o *out) {
+			o.header("Location", "http://elsewhere/v1"+d.path)
+			status(307, ``)(d, o)
+		},
+		reason: ReasonBadAnswer, how: UsageNone, status: 307,
+	},
+	{name: "no content", play: func(_ *dialect, o *out) { o.w.WriteHeader(204) }, reason: ReasonBadAnswer, how: UsageNone, status: 204},
+	{
+		name: "gzip",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Encoding", "gzip")
+			z := gzip.NewWriter(o.w)
+			_, _ = io.WriteString(z, d.text("Hello.")+d.end(FinishStop, 4, 2)+d.terminator)
+			_ = z.Close()
+		},
+		text: "Hello.", how: UsageReported, in: 4, out: 2,
+	},
+	{
+		name: "gzip, broken",
+		play: func(_ *dialect, o *out) {
+			o.header("Content-Encoding", "gzip")
+			o.send("this is not gzip at all")
+		},
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "gzip, a bomb", cfg: Config{MaxStreamBytes: 4 << 20},
+		play: func(d *dialect, o *out) {
+			o.header("Content-Encoding", "gzip")
+			z := gzip.NewWriter(o.w)
+			block := strings.Repeat(d.comment, 1<<16)
+			for range 1000 {
+				if _, err := io.WriteString(z, block); err != nil {
+					panic(http.ErrAbortHandler)
+				}
+			}
+		},
+		reason: ReasonTooLarge, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "gzip, not said",
+		play: func(d *dialect, o *out) {
+			z := gzip.NewWriter(o.w)
+			_, _ = io.WriteString(z, d.text("Hello.")+d.end(FinishStop, 4, 2)+d.terminator)
+			_ = z.Close()
+		},
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "another encoding",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Encoding", "br")
+			o.send("....")
+		},
+		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+	},
+	{
+		name: "usage-missing",
+		play: func(d *dialect, o *out) { o.send(d.text("Hello, world."), d.end(FinishStop, -1, 0), d.terminator) },
+		text: "Hello, world.", how: UsageEstimated, out: 4,
+	},
+	{
+		name: "usage-missing, all zeros",
+		play: func(d *dialect, o *out) { o.send(d.text("Hello, world."), d.end(FinishStop, 0, 0), d.terminator) },
+		text: "Hello, world.", how: UsageEstimated, out: 4,
+	},
+	{
+		name: "prose-error is an answer",
+		play: func(d *dialect, o *out) {
+			o.send(d.text("you have run out of credits"), d.end(FinishStop, 4, 6), d.terminator)
+		},
+		text: "you have run out of credits", how: UsageReported, in: 4, out: 6,
+	},
+}
+
+// lines reports whether the dialect is one JSON value a line.
+func (d *dialect) lines() bool { return d.protocol == Ollama }
+
+const (
+	testSystem = "Summarise in one sentence."
+	testText   = "The quick brown fox jumps over the lazy dog."
+)
+
+func TestFaults(t *testing.T) {
+	for _, d := range dialects {
+		t.Run(string(d.protocol), func(t *testing.T) {
+			for _, f := range faults {
+				if len(f.only) > 0 && !contains(f.only, d.protocol) {
+					continue
+				}
+				t.Run(f.name, func(t *testing.T) { f.run(t, d) })
+			}
+		})
+	}
+}
+
+func contains(list []Protocol, p Protocol) bool {
+	for _, q := range list {
+		if q == p {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fault) run(t *testing.T, d *dialect) {
+	deadline := f.deadline
+	if deadline == 0 {
+		deadline = 30 * time.Second
+	}
+	g := call(t, f.cfg, Request{System: testSystem, Text: testText, MaxOutputTokens: f.limit, FirstByte: f.first},
+		deadline, d, func(o *out) { f.play(d, o) })
+	reason := Reason("")
+	if g.err != nil {
+		reason = g.err.Reason
+		if g.err.Status != f.status {
+			t.Errorf("status %d, want %d", g.err.Status, f.status)
+		}
+	}
+	if reason != f.reason {
+		t.Fatalf("reason %q, want %q (%v)", reason, f.reason, g.err)
+	}
+	if g.answer.Text != f.text {
+		t.Errorf("text %.80q, want %.80q", g.answer.Text, f.text)
+	}
+	in := f.in
+	if in == 0 && f.how != UsageNone {
+		in = EstimateTokens(testSystem) + EstimateTokens(testText)
+	}
+	u := g.answer.Usage
+	if u.How != f.how || u.InputTokens != in || u.OutputTokens != f.out || u.Clamped {
+		t.Errorf("usage %+v, want %s %d %d", u, f.how, in, f.out)
+	}
+	if g.took != f.took {
+		t.Errorf("took %v, want %v", g.took, f.took)
+	}
+	if f.check != nil {
+		f.check(t, g)
+	}
+}

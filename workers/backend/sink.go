@@ -1,0 +1,230 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+// sink gathers one answer from the pieces a protocol finds, tells the observer,
+// and in the end says what the answer was worth.
+type sink struct {
+	c     *Client
+	req   *Request
+	obs   Observer
+	watch *watch
+	start time.Time
+
+	text      strings.Builder
+	reasoning strings.Builder
+	seen      streamed
+	hasText   bool
+	first     time.Duration
+	last      time.Duration
+	finish    Finish
+	word      string // the finish reason in the backend's own words
+	toolCall  bool
+	refusal   bool
+	id        string
+	usage     report
+	// any is set once anything of the protocol was seen.
+	any bool
+	// unbilled is set when the backend cannot have done any work.
+	unbilled bool
+}
+
+func newSink(c *Client, r *Request, obs Observer, w *watch) *sink {
+	return &sink{c: c, req: r, obs: obs, watch: w, start: time.Now(), seen: streamed{
+		inputTokens: EstimateTokens(r.System) + EstimateTokens(r.Text),
+		inputBytes:  int64(len(r.System) + len(r.Text)),
+		limit:       int64(r.MaxOutputTokens),
+	}}
+}
+
+// addText takes a piece of the answer.
+func (s *sink) addText(piece string) error {
+	if piece == "" {
+		return nil
+	}
+	s.any = true
+	if s.text.Len()+len(piece) > s.c.cfg.MaxAnswerBytes {
+		return &Error{Reason: ReasonTooLarge, Detail: "the answer is over its bound"}
+	}
+	s.text.WriteString(piece)
+	s.seen.pieces++
+	s.seen.bytes += int64(len(piece))
+	s.last = time.Since(s.start)
+	if !s.hasText && strings.TrimSpace(piece) != "" {
+		s.hasText = true
+		s.first = s.last
+		if s.obs.FirstByte != nil {
+			s.obs.FirstByte(s.first)
+		}
+	}
+	if s.hasText {
+		s.alive()
+	}
+	if s.obs.Text != nil {
+		s.obs.Text(piece)
+	}
+	return nil
+}
+
+// addReasoning takes a piece of what the model thinks aloud. It is a token, so
+// that it ends a stall, but no first byte.
+func (s *sink) addReasoning(piece string) {
+	if piece == "" {
+		return
+	}
+	s.any = true
+	s.seen.pieces++
+	s.seen.bytes += int64(len(piece))
+	if room := maxReasoningBytes - s.reasoning.Len(); room > 0 {
+		s.reasoning.WriteString(piece[:min(len(piece), room)])
+	}
+	if s.hasText {
+		s.alive()
+	}
+}
+
+func (s *sink) alive() {
+	if s.finish == FinishNone {
+		s.watch.within(s.c.cfg.Stall, errStall)
+	}
+}
+
+// end takes the backend's word on how the answer ended. An empty word is no
+// word.
+func (s *sink) end(word string) {
+	if word == "" {
+		return
+	}
+	s.any = true
+	if s.finish != FinishNone {
+		// The first word stands. It must not start the tail again either: a
+		// server may repeat the word with every later chunk.
+		return
+	}
+	s.finish, s.word = finishOf(word), word
+	s.last = time.Since(s.start)
+	s.seen.ended = true
+	s.watch.within(s.c.cfg.Tail, errTail)
+}
+
+// finishOf knows the finish reasons of the protocols and their dialects.
+func finishOf(word string) Finish {
+	switch strings.ToLower(word) {
+	case "stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete":
+		return FinishStop
+	case "length", "max_tokens", "model_length", "model_context_window_exceeded":
+		return FinishLength
+	case "tool_calls", "tool_call", "tool_use", "function_call":
+		return FinishTool
+	case "content_filter", "refusal", "safety", "recitation", "prohibited_content":
+		return FinishFilter
+	case "error":
+		return FinishError
+	case "abort", "aborted", "cancelled", "canceled", "load", "unload", "pause_turn":
+		return FinishAborted
+	}
+	return FinishOther
+}
+
+// verdict says what the answer was worth, and with which error the reading
+// ended if it is not whole.
+func (s *sink) verdict(ctx context.Context, status int, readErr error) (Answer, error) {
+	a := Answer{
+		Text:       s.text.String(),
+		Reasoning:  strings.ToValidUTF8(s.reasoning.String(), ""),
+		Finish:     s.finish,
+		FirstByte:  s.first,
+		LastByte:   s.last,
+		HasText:    s.hasText,
+		ResponseID: s.id,
+	}
+	if s.unbilled {
+		a.Usage = Usage{How: UsageNone}
+	} else {
+		a.Usage = s.usage.settle(s.seen)
+	}
+	e := s.fault(ctx, readErr, a.Usage)
+	if e == nil {
+		a.Whole = true
+		return a, nil
+	}
+	e.Backend = s.c.cfg.Name
+	if e.Status == 0 {
+		e.Status = status
+	}
+	secrets := []string{string(s.c.cfg.Key)}
+	for _, v := range s.c.cfg.Headers {
+		secrets = append(secrets, string(v))
+	}
+	e.Detail = clean(e.Detail, secrets...)
+	return a, e
+}
+
+// fault is what keeps the answer from being whole; nil if it is.
+func (s *sink) fault(ctx context.Context, readErr error, u Usage) *Error {
+	// Once the backend has said how the answer ended, nothing that happens to
+	// the connection can change it.
+	if s.finish == FinishNone {
+		return s.unfinished(ctx, readErr)
+	}
+	switch {
+	case s.refusal || s.finish == FinishFilter:
+		return &Error{Reason: ReasonRefused, Detail: "finish reason " + s.word}
+	case s.finish == FinishTool || (s.toolCall && !s.hasText):
+		return &Error{Reason: ReasonToolCall}
+	case s.finish == FinishError:
+		return &Error{Reason: ReasonUpstreamError, Detail: "finish reason " + s.word}
+	case s.finish == FinishAborted:
+		return &Error{Reason: ReasonTruncated, Detail: "finish reason " + s.word}
+	case s.finish == FinishOther:
+		return &Error{Reason: ReasonBadAnswer, Detail: "unknown finish reason " + s.word}
+	case !s.hasText:
+		return &Error{Reason: ReasonEmpty}
+	case s.finish == FinishLength && !s.ownLimit(u):
+		return &Error{Reason: ReasonTruncated, Detail: "ended before the output limit asked for"}
+	}
+	return nil
+}
+
+// ownLimit reports whether the limit that ended the answer is the one asked
+// for. Servers differ by one on whether the end token counts.
+func (s *sink) ownLimit(u Usage) bool {
+	limit := int64(s.req.MaxOutputTokens)
+	return limit > 0 && (u.How != UsageReported || u.OutputTokens >= limit-1)
+}
+
+// unfinished is the fault of an answer whose end the backend never announced.
+func (s *sink) unfinished(ctx context.Context, readErr error) *Error {
+	var known *Error
+	if errors.As(readErr, &known) && known.Reason != ReasonConnect && known.Reason != ReasonReset {
+		return known
+	}
+	if readErr != nil && ctx.Err() != nil {
+		switch cause := context.Cause(ctx); {
+		case errors.Is(cause, errFirstByte):
+			return &Error{Reason: ReasonFirstByte}
+		case errors.Is(cause, errStall):
+			return &Error{Reason: ReasonStall}
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return &Error{Reason: ReasonDeadline}
+		default:
+			return &Error{Reason: ReasonCancelled}
+		}
+	}
+	switch {
+	case known != nil:
+		return known
+	case readErr != nil && !s.hasText:
+		return &Error{Reason: ReasonReset, Detail: readErr.Error()}
+	case readErr != nil:
+		return &Error{Reason: ReasonTruncated, Detail: readErr.Error()}
+	case !s.any:
+		return &Error{Reason: ReasonEmpty, Detail: "empty body"}
+	}
+	return &Error{Reason: ReasonTruncated, Detail: "no finish reason"}
+}

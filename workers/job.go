@@ -1,0 +1,280 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/joblog"
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+	"leeway/workers/attempt"
+	"leeway/workers/backend"
+)
+
+// run takes a claimed job to its one outcome.
+func (p *Pool) run(c *broker.Claim) {
+	p.Observer.Claimed(c.Path, c.QueueWaitMS())
+	sinceClaim := time.Since(c.ClaimedAt)
+	// The gate again: time has passed since the promise. The backends' own
+	// p95s are checked by the runner before each call.
+	if !slackgate.FitsFirstByte(c.SlackMS()-sinceClaim.Milliseconds(), p.FirstByteP95()) {
+		p.finish(c, &broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1}, nil)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(p.base)
+	defer cancel(nil)
+	p.track(c.ID, cancel)
+	defer p.untrack(c.ID)
+	stopRenewing := p.renew(ctx, c, cancel)
+	defer stopRenewing()
+
+	var settled []redisstore.Settlement
+	hooks := attempt.Hooks{
+		Before: func(ctx context.Context, call attempt.Call) error {
+			row := p.row(c, &call)
+			return p.Store.OpenSpend(ctx, c, &row, p.Tariffs[call.Backend].Priced, backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
+		},
+		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
+			// All are booked with the outcome, in one step; if this process
+			// dies first, whoever finds the job settles them as unknown.
+			settled = append(settled, p.settlement(c, &call, &s))
+		},
+	}
+	res, err := p.Runner.Run(ctx, attempt.Job{
+		ID: c.ID, System: p.Prompt(c.Class).System, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
+		Left:          time.Duration(c.DeadlineAtMS-c.NowMS)*time.Millisecond - time.Since(c.ClaimedAt),
+		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,
+		FirstByteOnly: c.FirstByteOnly,
+		FirstNumber:   c.Attempts + 1,
+		NoFallback:    !p.FallbackEnabled(),
+	}, hooks)
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(err, broker.ErrFenced), errors.Is(cause, errLeaseLost):
+		p.Log.Warn("job went to another holder", "job_id", c.ID, "path", c.Path.String())
+		p.settle(c, settled)
+		return
+	case errors.Is(cause, errStopping):
+		p.handBack(c, settled)
+		return
+	case err != nil:
+		// The spend row could not be written, so nothing was called. The job
+		// keeps its promise and is offered again.
+		p.Log.Warn("spend row not written: job handed back", "job_id", c.ID, "error", err)
+		p.handBack(c, settled)
+		return
+	}
+	f := p.conclude(c, &res, errors.Is(cause, errCancelled))
+	if f.FirstByteMS >= 0 {
+		p.Observer.FirstByte(c.Path, f.FirstByteMS)
+	}
+	p.finish(c, f, settled)
+}
+
+func (p *Pool) track(id string, cancel context.CancelCauseFunc) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running[id] = cancel
+}
+
+func (p *Pool) untrack(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.running, id)
+}
+
+// renew keeps the claim's lease while the job runs, and ends the job when the
+// lease is lost or its producer took it back.
+func (p *Pool) renew(ctx context.Context, c *broker.Claim, cancel context.CancelCauseFunc) (stop func()) {
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go p.Background.Guard("lease renewal", func() {
+		defer close(ended)
+		tick := time.NewTicker(p.Lease / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			lease, err := p.Store.Renew(ctx, c, p.Lease)
+			switch {
+			case err != nil && ctx.Err() == nil:
+				p.Log.Warn("lease not renewed", "job_id", c.ID, "error", err)
+			case err != nil:
+			case lease == redisstore.LeaseLost:
+				cancel(errLeaseLost)
+				return
+			case lease == redisstore.LeaseCancelled:
+				cancel(errCancelled)
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// row is the write-ahead spend row of a call.
+func (p *Pool) row(c *broker.Claim, call *attempt.Call) broker.SpendRow {
+	tariff := p.Tariffs[call.Backend]
+	return broker.SpendRow{
+		JobID: c.ID, Attempt: call.Number, Path: c.Path, Class: c.Class, Producer: c.Producer,
+		Backend: call.Backend, Model: call.Model, Currency: tariff.Currency, PriceVersion: tariff.Version,
+		MaxCostMicro: call.LargestCostMicro,
+	}
+}
+
+func (p *Pool) settlement(c *broker.Claim, call *attempt.Call, s *attempt.Settlement) redisstore.Settlement {
+	row := p.row(c, call)
+	row.InputTokens, row.OutputTokens = s.Usage.InputTokens, s.Usage.OutputTokens
+	row.CostMicro, row.ReportedCostMicro = s.CostMicro, s.Usage.ReportedCostMicro
+	row.Clamped = s.Usage.Clamped
+	row.Known = known(s.Usage.How)
+	row.Result = string(s.Reason)
+	if row.Result == "" {
+		row.Result = "whole"
+	}
+	if s.PaidInDisguise {
+		p.Log.Error("a backend without a price reported a cost", "backend", call.Backend, "job_id", c.ID, "cost_micro", s.CostMicro)
+	}
+	return redisstore.Settlement{SpendRow: row, Priced: p.Tariffs[call.Backend].Priced || s.CostMicro > 0}
+}
+
+// known maps how a backend's usage is known to the ledger's words. A call that
+// was turned away is known to have cost nothing.
+func known(h backend.UsageHow) broker.Known {
+	switch h {
+	case backend.UsageReported, backend.UsageNone:
+		return broker.KnownReported
+	case backend.UsageEstimated:
+		return broker.KnownEstimated
+	case backend.UsageUnknown:
+	}
+	return broker.KnownUnknown
+}
+
+// conclude turns what the attempts came to into the job's outcome.
+func (p *Pool) conclude(c *broker.Claim, r *attempt.Result, cancelled bool) *broker.Finish {
+	f := &broker.Finish{Reason: string(r.Reason), Backend: r.Backend, FirstByteMS: -1}
+	if r.HasText {
+		f.FirstByteMS = r.FirstByteAt.Milliseconds()
+	}
+	if n := len(r.Attempts); n > 0 {
+		f.FirstRoute, f.FirstOutcome = r.Attempts[0].Backend, result(&r.Attempts[0])
+		if n > 1 {
+			f.FallbackOutcome = result(&r.Attempts[n-1])
+		}
+	}
+	switch r.Outcome {
+	case attempt.OutcomeUsable:
+		f.Outcome, f.Answer, f.Reason = broker.OutcomeUsable, r.Text, ""
+	case attempt.OutcomeLate:
+		f.Outcome, f.Cause = broker.OutcomeLate, p.lateCause(c, r)
+	case attempt.OutcomeExpired:
+		f.Outcome, f.Cause = broker.OutcomeExpired, broker.CauseExpiredInQueue
+	case attempt.OutcomeEmpty:
+		f.Outcome, f.Cause = broker.OutcomeEmpty, broker.CauseEmpty
+	case attempt.OutcomeTruncated:
+		f.Outcome, f.Cause = broker.OutcomeTruncated, broker.CauseTruncated
+	case attempt.OutcomeFailed:
+		f.Outcome, f.Cause = broker.OutcomeFailed, broker.CauseFailed
+	case attempt.OutcomeCancelled:
+		f.Outcome = broker.OutcomeCancelled
+		if !cancelled {
+			f.Outcome, f.Cause = broker.OutcomeFailed, broker.CauseFailed
+		}
+	}
+	return f
+}
+
+func result(a *attempt.Attempt) string {
+	if a.Reason == "" {
+		return "whole"
+	}
+	return string(a.Reason)
+}
+
+// lateCause says by what a late answer was late.
+func (p *Pool) lateCause(c *broker.Claim, r *attempt.Result) broker.Cause {
+	dueMS := c.SlackMS() // the first byte was due that long after the claim
+	switch {
+	case r.Reason == backend.ReasonDeadline || r.Reason == backend.ReasonFirstByte || !r.HasText:
+		return broker.CauseCutAtDeadline
+	case r.FirstByteAt.Milliseconds() > dueMS:
+		return broker.CauseLateFirstByte
+	}
+	return broker.CauseLateFinish
+}
+
+// How long a worker goes on trying to book what it did while Redis is away.
+const (
+	bookFor      = 2 * time.Minute
+	bookPause    = 100 * time.Millisecond
+	bookPauseMax = 2 * time.Second
+)
+
+// book repeats a write until it was made or refused. What a job did must not
+// be lost because Redis paused at the wrong moment.
+func (p *Pool) book(what, id string, write func(ctx context.Context) error) error {
+	pause := bookPause
+	start := time.Now()
+	for {
+		err := write(context.Background())
+		if err == nil || errors.Is(err, broker.ErrFenced) {
+			return err
+		}
+		if time.Since(start) > bookFor {
+			p.Log.Error(what+" not booked: the reconciler will close it", "job_id", id, "error", err)
+			return err
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, bookPauseMax)
+	}
+}
+
+func (p *Pool) finish(c *broker.Claim, f *broker.Finish, settled []redisstore.Settlement) {
+	err := p.book("outcome", c.ID, func(ctx context.Context) error {
+		_, err := p.Store.Finish(ctx, c, f, settled...)
+		return err
+	})
+	if errors.Is(err, broker.ErrFenced) {
+		p.Log.Warn("outcome discarded: the job had another end", "job_id", c.ID, "outcome", string(f.Outcome))
+	}
+	if err != nil {
+		return
+	}
+	view, err := p.Store.Get(context.Background(), c.ID)
+	if err != nil {
+		p.Log.Warn("ended job not readable for the log", "job_id", c.ID, "error", err)
+		return
+	}
+	joblog.Ended(context.Background(), p.Log, view)
+}
+
+// settle books attempts of a job that is no longer this worker's.
+func (p *Pool) settle(c *broker.Claim, settled []redisstore.Settlement) {
+	if len(settled) == 0 {
+		return
+	}
+	_ = p.book("spend", c.ID, func(ctx context.Context) error { return p.Store.Settle(ctx, settled...) })
+}
+
+// handBack gives the job back with what its attempts cost, and a ticket for it.
+func (p *Pool) handBack(c *broker.Claim, settled []redisstore.Settlement) {
+	p.settle(c, settled)
+	err := p.book("hand-back", c.ID, func(ctx context.Context) error { return p.Store.Handback(ctx, c) })
+	if err != nil {
+		return
+	}
+	if err := p.Tickets.Put(context.Background(), c.Path, 1); err != nil {
+		p.Log.Warn("ticket not written", "job_id", c.ID, "path", c.Path.String(), "error", err)
+	}
+}

@@ -1,0 +1,281 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+// play is the answering of one request.
+type play struct {
+	s      *Server
+	w      http.ResponseWriter
+	ctx    context.Context // of the work
+	client context.Context // of the client's presence
+	req    *request
+	plan   plan
+	rec    *record
+
+	finish bool // also if the client goes
+
+	out     *out
+	service time.Time // when it got its slot
+}
+
+// run answers and reports whether the answer was whole.
+func (p *play) run() bool {
+	if p.plan.reject != nil || p.plan.page != nil || p.plan.reset {
+		p.reply()
+		return false
+	}
+	if err := p.s.slots.acquire(p.ctx); err != nil {
+		if errors.Is(err, errQueueFull) {
+			p.s.refuseRequest(p.w, p.rec, newError(http.StatusServiceUnavailable, "server_error", "", "overloaded", err.Error()))
+			return false
+		}
+		p.rec.end(p.gone())
+		return false
+	}
+	defer p.s.slots.release()
+	p.service = time.Now()
+	inService, _ := p.s.slots.counts()
+	p.rec.update(func(a *Attempt) {
+		a.QueueMS, a.InService = millis(p.service.Sub(p.rec.start)), inService
+	})
+	return p.answer(p.s.timing(&p.plan))
+}
+
+// copy sends an answer that another request made: at once, without a slot.
+func (p *play) copy() {
+	p.rec.update(func(a *Attempt) { a.Deduped = true })
+	p.w.Header().Set(DedupedHeader, "true")
+	p.service = time.Now()
+	p.answer(timing{})
+}
+
+// DedupedHeader is "true" on a response whose answer was made for another
+// request with the same Idempotency-Key. The body says "deduped": true as well.
+const DedupedHeader = "X-Lab-Deduped"
+
+// gone says how an attempt ended whose context has ended.
+func (p *play) gone() Ended {
+	if p.s.base.Err() != nil {
+		return EndedShutdown
+	}
+	return EndedClientGone
+}
+
+// finished says how an attempt ended that came to its end.
+func (p *play) finished(whole bool) Ended {
+	switch {
+	case p.client.Err() != nil && whole:
+		return EndedAbandoned
+	case p.client.Err() != nil:
+		return EndedClientGone
+	case whole:
+		return EndedOK
+	}
+	return EndedFault
+}
+
+// reply gives the answers that are none and take no slot.
+func (p *play) reply() {
+	if !sleep(p.ctx, p.plan.firstByte) {
+		p.rec.end(p.gone())
+		return
+	}
+	status := 0
+	switch {
+	case p.plan.reject != nil:
+		status = p.plan.reject.status
+	case p.plan.page != nil:
+		status = http.StatusOK
+	}
+	p.rec.update(func(a *Attempt) { a.Status = status })
+	p.rec.end(p.finished(false))
+	switch {
+	case p.plan.reset:
+		reset(p.w)
+	case p.plan.reject != nil:
+		writeError(p.w, p.plan.reject)
+	default:
+		p.w.Header().Set("Content-Type", p.plan.mime)
+		_, _ = p.w.Write(p.plan.page) // a client that has gone needs no answer
+	}
+}
+
+// reset breaks the connection with a TCP reset, or just breaks it where there
+// is no TCP.
+func reset(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if l, ok := conn.(lingerer); ok {
+		_ = l.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// timing is when the pieces of an answer are due.
+type timing struct {
+	first   time.Duration
+	tail    Tail
+	profile Profile // for its load
+}
+
+// timing draws a request's times.
+func (s *Server) timing(p *plan) timing {
+	s.mu.Lock()
+	t := timing{s.pace.sampler.next(), s.pace.tail, s.pace.profile}
+	s.mu.Unlock()
+	if p.firstByte > 0 {
+		t.first = p.firstByte
+	}
+	return t
+}
+
+// answer sends the planned answer and reports whether it was whole. When it
+// cannot go on, the attempt is ended and the rest left out.
+func (p *play) answer(t timing) bool {
+	if p.plan.silent {
+		<-p.ctx.Done()
+		p.rec.end(p.gone())
+		return false
+	}
+	p.out = newOut(p)
+	defer p.out.close()
+	if p.plan.headersOnly {
+		p.started()
+		p.out.flush()
+		<-p.ctx.Done()
+		p.rec.end(p.gone())
+		return false
+	}
+	whole, err := p.pieces(t)
+	if err != nil {
+		p.rec.end(p.gone())
+		return false
+	}
+	how := p.finished(whole)
+	if how == EndedAbandoned || how == EndedClientGone {
+		p.rec.end(how)
+		return whole
+	}
+	if !p.req.stream {
+		if p.plan.shown() && p.plan.errorAt != 0 && len(p.plan.ans.pieces) > 0 {
+			p.rec.firstByte()
+		}
+		p.out.body()
+	}
+	// Noted before it is sent: who has the answer finds its attempt ended.
+	p.rec.end(how)
+	if p.out.flush() != nil {
+		p.rec.update(func(a *Attempt) { a.Ended = EndedClientGone })
+	}
+	if p.plan.cutAt > 0 && p.plan.abrupt {
+		panic(http.ErrAbortHandler) // breaks the connection in the middle of the body
+	}
+	return whole
+}
+
+func (p *play) started() { p.rec.update(func(a *Attempt) { a.Status = http.StatusOK }) }
+
+// generated counts a piece as made.
+func (p *play) generated(n int) {
+	p.rec.update(func(a *Attempt) { a.CompletionTokens += n })
+}
+
+// pieces works through the answer in time and, if it is streamed, sends each
+// piece. It reports whether the end was a whole one; the error is that of the
+// context.
+func (p *play) pieces(t timing) (whole bool, err error) {
+	n := len(p.plan.ans.pieces)
+	base := p.service.Add(t.first)
+	due := base
+	for i := 0; ; i++ {
+		if i > 0 && i == p.plan.pauseAt {
+			base, due = base.Add(p.plan.pause), due.Add(p.plan.pause)
+		}
+		switch {
+		case p.plan.gap > 0:
+			due = base.Add(time.Duration(i) * p.plan.gap)
+		case t.profile.kind != kindLoad:
+			due = base.Add(t.tail.at(i, n))
+		case i < n || n == 0:
+			held, _ := p.s.slots.counts()
+			due = due.Add(t.profile.perToken(held))
+		}
+		if err := p.wait(due, i == 0); err != nil {
+			return false, err
+		}
+		if i == 0 {
+			p.started()
+		}
+		if p.plan.errorAt == i {
+			if p.req.stream {
+				p.out.fail()
+			}
+			return false, nil
+		}
+		if p.plan.cutAt > 0 && i >= p.plan.cutAt {
+			return false, nil
+		}
+		if i >= n {
+			p.generated(p.plan.ans.billed - n)
+			if p.req.stream {
+				p.out.end()
+			}
+			return true, nil
+		}
+		p.generated(1)
+		if p.req.stream {
+			if p.plan.shown() && (i != p.plan.badAt || i == 0) {
+				p.rec.firstByte()
+			}
+			p.out.piece(i)
+		}
+	}
+}
+
+// wait sends what is written and sleeps until due. Its error says that the
+// work is over.
+func (p *play) wait(due time.Time, first bool) error {
+	for {
+		d := time.Until(due)
+		if d <= 0 {
+			return p.ctx.Err()
+		}
+		alive := first && p.plan.comments && p.req.stream
+		if alive {
+			p.started()
+			p.out.comment()
+			d = min(d, keepAlive)
+		}
+		if p.req.stream && p.out.flush() != nil && !p.finish {
+			return p.out.err
+		}
+		if !sleep(p.ctx, d) {
+			return p.ctx.Err()
+		}
+	}
+}
+
+// keepAlive is how often a comment is sent while there is nothing else.
+const keepAlive = time.Second
+
+// sleep waits for d and reports whether it passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

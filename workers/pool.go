@@ -1,0 +1,268 @@
+// Package workers runs admitted jobs: one asynq server for each pool, whose
+// tickets become claims on the most urgent waiting job.
+package workers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker"
+	"leeway/broker/background"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+	"leeway/workers/attempt"
+)
+
+// Causes for which a job in flight is stopped, beside its deadline.
+var (
+	errLeaseLost = errors.New("the lease went to another worker")
+	errCancelled = errors.New("the producer cancelled the job")
+	errStopping  = errors.New("the worker is stopping")
+)
+
+// Prompt is how a class's jobs are put to a backend.
+type Prompt struct {
+	System string
+}
+
+// Tariff says how a backend's cost is booked: in what currency, by which
+// version of its price, and whether its tokens cost money at all.
+type Tariff struct {
+	Currency, Version string
+	Priced            bool
+}
+
+// Observer hears what a pool measures.
+type Observer interface {
+	Claimed(path slackgate.Path, queueWaitMS int64)
+	FirstByte(path slackgate.Path, ms int64)
+}
+
+// Options configure a Pool. All fields are required unless they say
+// otherwise.
+type Options struct {
+	Path slackgate.Path
+	// Slots is how many jobs this worker runs at once; Limit is the pool's
+	// bound over all workers.
+	Slots, Limit int
+	Runner       *attempt.Runner
+	Store        *redisstore.Store
+	Tickets      *ticket.Queue
+	// Redis is asynq's connection.
+	Redis redis.UniversalClient
+	// FirstByteP95 is the pool's first-byte p95 now.
+	FirstByteP95 func() int64
+	// Prompt gives a class's prompt.
+	Prompt func(class string) Prompt
+	// Tariffs are the backends' by name.
+	Tariffs map[string]Tariff
+	// FallbackEnabled is the flag FALLBACK_ENABLED now.
+	FallbackEnabled func() bool
+	Observer        Observer
+	Background      *background.Group
+	Log             *slog.Logger
+
+	// Poll is how often an idle pool looks for a ticket. Defaults to 10 ms.
+	Poll time.Duration
+	// Lease is how long a claim holds without a renewal. Defaults to 3 s.
+	Lease time.Duration
+	// Heartbeat is how often the worker shows that it lives. Defaults to 1 s.
+	Heartbeat time.Duration
+	// Grace is how long Stop lets jobs in flight run on. Defaults to 30 s.
+	Grace time.Duration
+}
+
+// forgetAfter is how many heartbeats a worker may miss, times ten.
+const forgetAfter = 25
+
+// Pool is this process's share of one pool.
+type Pool struct {
+	Options
+	worker redisstore.Worker
+	server *asynq.Server
+
+	base     context.Context // ends, with errStopping, when jobs must be handed back
+	abort    context.CancelCauseFunc
+	inFlight sync.WaitGroup
+	leaving  atomic.Bool
+	sawFull  atomic.Bool // a ticket was spent while every slot of the pool was taken
+
+	mu      sync.Mutex // guards running
+	running map[string]context.CancelCauseFunc
+}
+
+// Start begins to take tickets. Stop must be called.
+func Start(o Options) (*Pool, error) {
+	orDefault(&o.Poll, 10*time.Millisecond)
+	orDefault(&o.Lease, 3*time.Second)
+	orDefault(&o.Heartbeat, time.Second)
+	orDefault(&o.Grace, 30*time.Second)
+	p := &Pool{
+		Options: o,
+		worker:  redisstore.Worker{ID: uuid.NewString(), Path: o.Path, Slots: o.Slots},
+		running: map[string]context.CancelCauseFunc{},
+	}
+	p.base, p.abort = context.WithCancelCause(context.Background())
+	p.server = asynq.NewServerFromRedisClient(o.Redis, asynq.Config{
+		Concurrency:       o.Slots,
+		Queues:            map[string]int{o.Tickets.Name(o.Path): 1},
+		TaskCheckInterval: o.Poll,
+		// By the time asynq is told to stop, the pool's own jobs have ended or
+		// were handed back.
+		ShutdownTimeout: time.Second,
+		Logger:          asynqLog{o.Log},
+		LogLevel:        asynq.WarnLevel,
+	})
+	// The first beat may fail with Redis away; the next one will not.
+	_ = p.beat(context.Background())
+	o.Background.Go("heartbeat "+o.Path.String(), p.heartbeat)
+	o.Background.Go("cancels "+o.Path.String(), p.cancels)
+	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
+		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
+	}
+	return p, nil
+}
+
+func orDefault(d *time.Duration, def time.Duration) {
+	if *d == 0 {
+		*d = def
+	}
+}
+
+// Stop takes no more jobs, lets those in flight end for up to Grace or until
+// ctx is done, and hands back the rest: they keep their promise and their
+// place.
+func (p *Pool) Stop(ctx context.Context) {
+	p.leaving.Store(true)
+	p.server.Stop()
+	if err := p.Store.Leave(context.WithoutCancel(ctx), p.worker); err != nil {
+		p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		p.inFlight.Wait()
+		close(ended)
+	}()
+	grace := time.NewTimer(p.Grace)
+	defer grace.Stop()
+	select {
+	case <-ended:
+	case <-grace.C:
+	case <-ctx.Done():
+	}
+	p.abort(errStopping)
+	<-ended
+	p.server.Shutdown()
+}
+
+func (p *Pool) beat(ctx context.Context) error {
+	return p.Store.Beat(ctx, p.worker, p.Heartbeat*forgetAfter/10)
+}
+
+func (p *Pool) heartbeat(ctx context.Context) error {
+	tick := time.NewTicker(p.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if p.leaving.Load() {
+			return nil
+		}
+		if err := p.beat(ctx); err != nil && ctx.Err() == nil {
+			p.Log.Warn("heartbeat not written", "path", p.Path.String(), "error", err)
+		}
+	}
+}
+
+// cancels cuts running jobs whose producer took them back. A notice lost while
+// Redis is away is made up for by the next renewal.
+func (p *Pool) cancels(ctx context.Context) error {
+	ids, closeSub := p.Store.Cancels(ctx)
+	defer func() { _ = closeSub() }()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case id, ok := <-ids:
+			if !ok {
+				return nil
+			}
+			p.mu.Lock()
+			if cancel := p.running[id]; cancel != nil {
+				cancel(errCancelled)
+			}
+			p.mu.Unlock()
+		}
+	}
+}
+
+// handle turns a ticket into a claim. It never returns an error: tickets are
+// interchangeable, and one spent for nothing is made up for by whoever sees a
+// job waiting without one.
+func (p *Pool) handle(context.Context, *asynq.Task) error {
+	p.inFlight.Add(1)
+	defer p.inFlight.Done()
+	p.Background.Guard("ticket "+p.Path.String(), p.takeOne)
+	return nil
+}
+
+func (p *Pool) takeOne() {
+	if p.leaving.Load() {
+		return
+	}
+	claim, full, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
+	switch {
+	case err != nil && claim == nil:
+		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)
+		return
+	case err != nil:
+		p.Log.Error("claimed job cannot be read", "job_id", claim.ID, "error", err)
+		p.finish(claim, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1}, nil)
+		return
+	case claim == nil:
+		if full {
+			p.sawFull.Store(true)
+		}
+		return
+	}
+	p.run(claim)
+	if p.sawFull.Swap(false) {
+		p.topUp()
+	}
+}
+
+// topUp replaces tickets that were spent while the pool was full.
+func (p *Pool) topUp() {
+	var policy [slackgate.NumPaths]redisstore.PoolPolicy
+	policy[p.Path].Limit = p.Limit
+	st, err := p.Store.State(p.base, policy)
+	if err == nil {
+		_, err = p.Tickets.TopUp(p.base, p.Path, &st.Pools[p.Path])
+	}
+	if err != nil && p.base.Err() == nil {
+		p.sawFull.Store(true)
+		p.Log.Warn("tickets not topped up", "path", p.Path.String(), "error", err)
+	}
+}
+
+// asynqLog passes asynq's log on.
+type asynqLog struct{ log *slog.Logger }
+
+func (l asynqLog) Debug(args ...any) { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Info(args ...any)  { l.log.Info("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Warn(args ...any)  { l.log.Warn("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Error(args ...any) { l.log.Error("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Fatal(args ...any) { l.log.Error("asynq", "message", fmt.Sprint(args...)) }
