@@ -1,0 +1,96 @@
+# `make help` lists the targets. `make demo` needs Go only; `make test` brings
+# what the tests need.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+GO           ?= go
+PKG          ?= ./...
+BENCH        ?= .
+FUZZTIME     ?= 10s
+TEST_TIMEOUT ?= 12m
+
+# Tests behind `server` start real servers and processes; those behind `accept`
+# as well are live runs of minutes.
+TAGS := server
+LINT := bin/golangci-lint
+
+# Without cgo the product is one static file, and neither building it nor the
+# quick tests need a C compiler. The race detector does (see .ci/setup).
+STATIC := CGO_ENABLED=0
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Use
+
+.PHONY: demo
+demo: ## the whole product in one process, on real documents; about a minute; needs Go only
+	$(STATIC) $(GO) run ./cmd/leeway demo
+
+.PHONY: build
+build: ## static binaries into bin/
+	$(STATIC) $(GO) build -trimpath -o bin/ ./cmd/...
+
+##@ Test
+
+.PHONY: quick
+quick: ## the tests that need no server, in seconds; needs Go only
+	$(STATIC) $(GO) test $(PKG)
+
+.PHONY: test
+test: setup ## every test, with the race detector and real servers; installs what it needs, or says what to install
+	CGO_ENABLED=1 $(GO) test -race -tags $(TAGS) -count=1 -timeout $(TEST_TIMEOUT) $(PKG)
+
+.PHONY: setup
+setup: ## install the Debian packages that `make test` needs and this machine lacks
+	@.ci/setup
+
+.PHONY: accept
+accept: setup ## the long live runs, several minutes each
+	CGO_ENABLED=1 $(GO) test -tags '$(TAGS) accept' -run Accept -count=1 -timeout 60m -v $(PKG)
+
+.PHONY: bench
+bench: ## every benchmark with its allocations (BENCH=regexp PKG=./slackgate/...)
+	$(STATIC) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (10s) each
+	tools/fuzz $(FUZZTIME) $(PKG)
+
+##@ Check
+
+.PHONY: lint
+lint: lint-fmt lint-vet lint-mod lint-golangci lint-walls ## everything CI checks besides the tests
+
+.PHONY: lint-fmt
+lint-fmt: ## gofmt leaves nothing to do
+	@unformatted=$$(gofmt -s -l .) || exit; \
+	if [ -n "$$unformatted" ]; then echo "gofmt -s -w these:"; echo "$$unformatted"; exit 1; fi
+
+.PHONY: lint-vet
+lint-vet: ## go vet, without and with the build tags of the tests
+	$(GO) vet ./...
+	$(GO) vet -tags '$(TAGS) accept' ./...
+
+.PHONY: lint-mod
+lint-mod: ## go.mod and go.sum say what is used, no more and no less
+	$(GO) mod tidy -diff
+
+.PHONY: lint-golangci
+lint-golangci: $(LINT) ## the linters of .golangci.yaml
+	$(LINT) run ./...
+
+.PHONY: lint-walls
+lint-walls: $(LINT) ## the import walls of .golangci.yaml refuse what they should
+	tools/walls $(LINT)
+
+# Built from source at the version in tools/go.mod: some minutes the first time.
+$(LINT): tools/go.mod tools/go.sum
+	cd tools && GOBIN=$(CURDIR)/bin GOFLAGS= GOOS= GOARCH= $(GO) install tool
+	@touch $@
+
+.PHONY: clean
+clean: ## remove what was built here
+	rm -rf bin
