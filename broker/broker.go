@@ -31,7 +31,9 @@ type Job struct {
 	// Prefer is the order in which the class wants the pools tried.
 	Prefer [2]slackgate.Path `json:"prefer"`
 	// FirstByteOnly is set when the class counts the first byte alone.
-	FirstByteOnly   bool              `json:"first_byte_only,omitempty"`
+	FirstByteOnly bool `json:"first_byte_only,omitempty"`
+	// Rescue lets the job be offered to paid when free can no longer make it.
+	Rescue          bool              `json:"rescue,omitempty"`
 	MaxOutputTokens int               `json:"max_output_tokens"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	// ReceivedAt is when the submission reached this process. Only durations

@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"leeway/broker"
@@ -20,7 +21,9 @@ func (p *Pool) run(c *broker.Claim) {
 	// The gate again: time has passed since the promise. The backends' own
 	// p95s are checked by the runner before each call.
 	if !slackgate.FitsFirstByte(c.SlackMS()-sinceClaim.Milliseconds(), p.FirstByteP95()) {
-		p.finish(c, &broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1}, nil)
+		if !p.rescued(c) {
+			p.finish(c, &broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1}, nil)
+		}
 		return
 	}
 	ctx, cancel := context.WithCancelCause(p.base)
@@ -31,6 +34,9 @@ func (p *Pool) run(c *broker.Claim) {
 	defer stopRenewing()
 
 	var settled []redisstore.Settlement
+	var samples []redisstore.Sample
+	var noted sync.WaitGroup
+	defer noted.Wait()
 	hooks := attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
@@ -40,6 +46,14 @@ func (p *Pool) run(c *broker.Claim) {
 			// All are booked with the outcome, in one step; if this process
 			// dies first, whoever finds the job settles them as unknown.
 			settled = append(settled, p.settlement(c, &call, &s))
+			samples = append(samples, callSamples(&call, &s)...)
+		},
+		FirstByte: func() {
+			noted.Go(func() {
+				if err := p.Store.SawFirstByte(ctx, c); err != nil && ctx.Err() == nil {
+					p.Log.Debug("first byte not noted", "job_id", c.ID, "error", err)
+				}
+			})
 		},
 	}
 	res, err := p.Runner.Run(ctx, attempt.Job{
@@ -50,6 +64,9 @@ func (p *Pool) run(c *broker.Claim) {
 		FirstNumber:   c.Attempts + 1,
 		NoFallback:    !p.FallbackEnabled(),
 	}, hooks)
+	if tells(&res) {
+		samples = append(samples, poolSamples(c.Path, res.HasText, res.FirstByteAt, res.EndedAt, res.Reason == "")...)
+	}
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(err, broker.ErrFenced), errors.Is(cause, errLeaseLost):
@@ -71,6 +88,20 @@ func (p *Pool) run(c *broker.Claim) {
 		p.Observer.FirstByte(c.Path, f.FirstByteMS)
 	}
 	p.finish(c, f, settled)
+	p.measure(samples...)
+}
+
+// rescued offers a job that free can no longer make to paid, if its class
+// allows it, and reports whether paid took it.
+func (p *Pool) rescued(c *broker.Claim) bool {
+	if !c.Rescue || c.Path != slackgate.Free {
+		return false
+	}
+	took, err := p.Rescue(p.base, c)
+	if err != nil {
+		p.Log.Warn("job not offered again", "job_id", c.ID, "error", err)
+	}
+	return took
 }
 
 func (p *Pool) track(id string, cancel context.CancelCauseFunc) {

@@ -62,10 +62,16 @@ type Options struct {
 	Redis redis.UniversalClient
 	// FirstByteP95 is the pool's first-byte p95 now.
 	FirstByteP95 func() int64
+	// LongestSlack is the longest slack that jobs of the classes which may use
+	// the pool have by default: with a p95 beyond it, nothing is admitted.
+	LongestSlack func() int64
 	// Prompt gives a class's prompt.
 	Prompt func(class string) Prompt
 	// Tariffs are the backends' by name.
 	Tariffs map[string]Tariff
+	// Rescue offers a claimed job to the gate once more; see
+	// admission.Admitter.
+	Rescue func(ctx context.Context, c *broker.Claim) (bool, error)
 	// FallbackEnabled is the flag FALLBACK_ENABLED now.
 	FallbackEnabled func() bool
 	Observer        Observer
@@ -127,6 +133,7 @@ func Start(o Options) (*Pool, error) {
 	_ = p.beat(context.Background())
 	o.Background.Go("heartbeat "+o.Path.String(), p.heartbeat)
 	o.Background.Go("cancels "+o.Path.String(), p.cancels)
+	o.Background.Go("probes "+o.Path.String(), p.probes)
 	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
 		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
 	}

@@ -58,23 +58,26 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Admitter decides submissions. Run must be running for Submit to return.
+// Admitter decides submissions. Run, once, must be running for Submit to
+// return; after it has ended every submission is ErrUnavailable.
 type Admitter struct {
 	Options
-	queue chan *pending
-	view  atomic.Pointer[view]
+	queue   chan *pending
+	stopped chan struct{} // closed when Run has ended
+	view    atomic.Pointer[view]
 }
 
 type pending struct {
 	job     *broker.Job
+	held    *broker.Claim // set when a claimed job is offered again
 	verdict broker.Verdict
-	err     error
+	err     error // until there is a verdict: why there is none
 	done    chan struct{}
 }
 
 // New returns an admitter.
 func New(o Options) *Admitter {
-	return &Admitter{Options: o, queue: make(chan *pending, 4*maxBatch)}
+	return &Admitter{Options: o, queue: make(chan *pending, 4*maxBatch), stopped: make(chan struct{})}
 }
 
 // Submit offers a job to the gate and returns its verdict. A refusal is a
@@ -93,11 +96,12 @@ type Offered struct {
 // Offer queues a job for the gate. Jobs offered one after the other are
 // decided in that order. Wait must be called on what it returns.
 func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
-	p := &pending{job: job, done: make(chan struct{})}
+	p := &pending{job: job, err: broker.ErrUnavailable, done: make(chan struct{})}
 	select {
 	case a.queue <- p:
 	case <-ctx.Done():
-		p.err = broker.ErrUnavailable
+		close(p.done)
+	case <-a.stopped:
 		close(p.done)
 	}
 	return Offered{a, p}
@@ -108,7 +112,10 @@ func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
 // caller's to decide. The store bounds the wait.
 func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 	a, p, job := o.a, o.p, o.p.job
-	<-p.done
+	select {
+	case <-p.done:
+	case <-a.stopped: // whatever Run decided, it had decided before
+	}
 	if p.err != nil {
 		p.verdict = a.refuse(job)
 	}
@@ -140,6 +147,7 @@ func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
 // Run decides queued submissions until ctx is done; what is queued then is
 // still decided.
 func (a *Admitter) Run(ctx context.Context) error {
+	defer close(a.stopped)
 	for {
 		select {
 		case p := <-a.queue:
@@ -191,7 +199,7 @@ func (a *Admitter) flush(batch []*pending) {
 			p.err = err
 			continue
 		}
-		p.verdict = a.verdict(p.job, &s, &offers[i], &got, i)
+		p.verdict, p.err = a.verdict(p.job, &s, &offers[i], &got, i), nil
 	}
 }
 
@@ -219,7 +227,7 @@ func (a *Admitter) offer(ctx context.Context, s *Settings, batch []*pending) (re
 		left := p.job.DeadlineMS - time.Since(p.job.ReceivedAt).Milliseconds()
 		slack := left - p.job.ReserveMS
 		offers[i] = redisstore.Offer{
-			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0,
+			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0, Held: p.held,
 			Bounds: slackgate.Bounds(&known, p.job.Gate(0), s.Policy, slack),
 		}
 	}
@@ -247,6 +255,25 @@ func (a *Admitter) verdict(job *broker.Job, s *Settings, o *redisstore.Offer, go
 		}
 	}
 	return broker.Verdict{JobID: job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}
+}
+
+// Rescue offers a claimed job, which its pool can no longer make, to the paid
+// pool, with the slack it has left. It reports whether that pool took it: the
+// claim is then void.
+func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
+	s := a.Settings()
+	job := c.Job
+	job.Prefer = [2]slackgate.Path{slackgate.Paid}
+	// What is left is counted from the claim.
+	job.DeadlineMS, job.ReceivedAt = c.DeadlineAtMS-c.NowMS, c.ClaimedAt
+	got, _, err := a.offer(ctx, &s, []*pending{{job: &job, held: c}})
+	if err != nil || got.Jobs[0].Path == slackgate.Reject {
+		return false, err
+	}
+	if err := a.Tickets.Put(context.WithoutCancel(ctx), got.Jobs[0].Path, 1); err != nil {
+		a.Log.Warn("ticket not written", "job_id", c.ID, "path", got.Jobs[0].Path.String(), "error", err)
+	}
+	return true, nil
 }
 
 // DryRun says what the gate would answer to a job now, without promising

@@ -25,7 +25,7 @@ const MaxResponseBytes = 64 << 20
 type Client struct {
 	// Base is the API's address, for example http://127.0.0.1:8080. Required.
 	Base string
-	// HTTP defaults to http.DefaultClient.
+	// HTTP defaults to a client with net/http's own transport.
 	HTTP *http.Client
 }
 
@@ -120,7 +120,7 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	}
 	hc := c.HTTP
 	if hc == nil {
-		hc = http.DefaultClient
+		hc = &http.Client{}
 	}
 	resp, err := hc.Do(req)
 	if err != nil {

@@ -10,11 +10,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/goccy/go-yaml"
 
+	"leeway/broker"
 	"leeway/slackgate"
 )
 
@@ -295,11 +297,20 @@ func (c *Config) read(r io.Reader) error {
 	if len(doc) > MaxFileBytes {
 		return fmt.Errorf("larger than %d bytes", MaxFileBytes)
 	}
-	err = yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).Decode(c)
-	if errors.Is(err, io.EOF) { // an empty document
+	dec := yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField())
+	switch err := dec.Decode(c); {
+	case errors.Is(err, io.EOF): // an empty document
 		return nil
+	case err != nil:
+		// Without the excerpt from the file that the reader would print: it may
+		// show a password.
+		return errors.New(yaml.FormatError(err, false, false))
 	}
-	return err
+	var more any
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return errors.New("more than one document in the file")
+	}
+	return nil
 }
 
 // environment is the set of variables that override the file. The names
@@ -325,7 +336,7 @@ type environment struct {
 func (c *Config) applyEnv(environ []string) error {
 	var e environment
 	if err := env.ParseWithOptions(&e, env.Options{Environment: env.ToMap(environ)}); err != nil {
-		return err
+		return envError(err)
 	}
 	set(&c.Listen, e.Listen)
 	set(&c.MetricsListen, e.MetricsListen)
@@ -348,14 +359,29 @@ func (c *Config) applyEnv(environ []string) error {
 		c.Worker.FreeSlots = e.FreeSlots
 	}
 	if e.DeadlineMS != nil {
-		if c.Classes == nil {
-			c.Classes = Classes{}
+		if *e.DeadlineMS < 1 {
+			return broker.Fieldf("DEADLINE_MS", "must be at least 1")
 		}
-		cl := c.Classes[c.DefaultClass]
-		cl.DeadlineMS = *e.DeadlineMS
-		c.Classes[c.DefaultClass] = cl
+		if len(c.Classes) == 0 {
+			c.Classes = Classes{c.DefaultClass: {}}
+		}
+		if cl, ok := c.Classes[c.DefaultClass]; ok { // else validation names what is missing
+			cl.DeadlineMS = *e.DeadlineMS
+			c.Classes[c.DefaultClass] = cl
+		}
 	}
 	return nil
+}
+
+// envError names the variable that could not be read, in place of the field it
+// is read into.
+func envError(err error) error {
+	bad, ok := errors.AsType[env.ParseError](err)
+	if !ok {
+		return err
+	}
+	f, _ := reflect.TypeFor[environment]().FieldByName(bad.Name)
+	return broker.Fieldf(f.Tag.Get("env"), "%v", bad.Err)
 }
 
 func set[T any](dst *T, v *T) {

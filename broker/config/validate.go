@@ -18,6 +18,9 @@ var Protocols = []string{"openai", "anthropic", "ollama"}
 // values and parts of keys.
 var name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
+// currency is what a currency may be called: it becomes a label value.
+var currency = regexp.MustCompile(`^[A-Za-z0-9]{1,16}$`)
+
 // Complete fills what was left out and validates the whole. Errors name the
 // field by its path in the file.
 func (c *Config) Complete() error {
@@ -142,6 +145,9 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 	}
 	if b.Price.Currency == "" {
 		b.Price.Currency = "USD"
+	}
+	if !currency.MatchString(b.Price.Currency) {
+		return broker.Fieldf(at+".price.currency", "%q: use letters and digits, for example USD", b.Price.Currency)
 	}
 	if b.Price.Version == "" {
 		b.Price.Version = "1"

@@ -93,7 +93,7 @@ func (s *Server) readBatch(req *http.Request, lines chan<- inFlight) {
 	r := bufio.NewReaderSize(req.Body, 64<<10)
 	for n := 1; req.Context().Err() == nil; n++ {
 		raw, err := readLine(r, limit)
-		if n > s.Config().Limits.BatchLines && (len(raw) > 0 || err == nil) {
+		if n > s.Config().Limits.BatchLines && (len(raw) > 0 || err == nil || errors.Is(err, errLineTooLong)) {
 			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
 			return
 		}

@@ -25,6 +25,8 @@ const (
 )
 
 // Problem is an RFC 9457 problem document.
+//
+//nolint:errname // it is a document first, and an error to Go clients
 type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -128,7 +130,9 @@ func asProblem(err error) *Problem {
 		p.Field = field.Field
 		return p
 	case errors.As(err, &malformed):
-		return problem(http.StatusBadRequest, ReasonInvalidJSON, malformed.Error())
+		p = problem(http.StatusBadRequest, ReasonInvalidJSON, malformed.Error())
+		p.Field = malformed.field
+		return p
 	case errors.As(err, &large):
 		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
 	case errors.Is(err, broker.ErrNotFound):

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"mime"
 	"net/http"
 	"slices"
@@ -19,15 +20,20 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/joblog"
+	"leeway/broker/measure"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 )
 
 // Options are what the API stands on. All fields are required.
 type Options struct {
-	Config     func() *config.Config
-	Admitter   *admission.Admitter
-	Store      *redisstore.Store
+	Config   func() *config.Config
+	Admitter *admission.Admitter
+	Store    *redisstore.Store
+	// Latency is what is believed about a pool.
+	Latency    func(path slackgate.Path) measure.Measured
 	Background *background.Group
 	Log        *slog.Logger
 }
@@ -183,8 +189,7 @@ func (s *Server) submit(c echo.Context) error {
 
 // bodyError tells a body that is too large from a producer that has gone.
 func bodyError(err error) error {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
 	}
 	return problem(http.StatusBadRequest, ReasonInvalidJSON, "the body ended early")
@@ -273,9 +278,21 @@ func (s *Server) cancel(c echo.Context) error {
 		return c.JSON(status, map[string]string{"job_id": id, "result": "deleted"})
 	case redisstore.CancelRunning:
 		status = http.StatusAccepted
-	case redisstore.CancelLate, redisstore.CancelWaiting:
+	case redisstore.CancelWaiting:
+		s.logEnd(ctx, id)
+	case redisstore.CancelLate:
 	}
 	return c.JSON(status, map[string]string{"job_id": id, "result": string(what)})
+}
+
+// logEnd writes the line of a job that ended here.
+func (s *Server) logEnd(ctx context.Context, id string) {
+	view, err := s.Store.Get(ctx, id)
+	if err != nil {
+		s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+		return
+	}
+	joblog.Ended(ctx, s.Log, view)
 }
 
 // gateAnswer is GET /v1/gate: the snapshot and what the gate would say.
@@ -295,15 +312,37 @@ type poolView struct {
 	QueueAgeMS     int64 `json:"queue_age_ms"`
 	FirstByteP95MS int64 `json:"first_byte_p95_ms"`
 	Closed         bool  `json:"closed"`
+	// FirstByte and Hold are where the gate's beliefs come from.
+	FirstByte latencyView `json:"first_byte"`
+	Hold      latencyView `json:"hold"`
 }
 
-func poolViews(st *redisstore.GateState) map[string]poolView {
+// latencyView is a measured latency on the wire.
+type latencyView struct {
+	DeclaredP95MS int64  `json:"declared_p95_ms"`
+	P95MS         int64  `json:"p95_ms"`
+	MeanMS        int64  `json:"mean_ms"`
+	Samples       int    `json:"samples"`
+	WindowMS      int64  `json:"window_ms"`
+	State         string `json:"state"`
+}
+
+func viewLatency(declared slackgate.Dist, e *latency.Estimate) latencyView {
+	return latencyView{
+		DeclaredP95MS: int64(math.Ceil(declared.P95MS)), P95MS: int64(math.Ceil(e.P95MS)), MeanMS: int64(math.Round(e.MeanMS)),
+		Samples: e.Samples, WindowMS: e.WindowMS, State: e.State.String(),
+	}
+}
+
+func (s *Server) poolViews(st *redisstore.GateState) map[string]poolView {
 	out := map[string]poolView{}
 	for _, path := range slackgate.Paths {
 		p := &st.Pools[path]
+		m := s.Latency(path)
 		out[path.String()] = poolView{
 			Limit: p.Limit, Capacity: p.Capacity, Waiting: p.Waiting, Running: p.Running,
 			QueueAgeMS: p.QueueAgeMS, FirstByteP95MS: p.FirstByteP95MS, Closed: p.Closed,
+			FirstByte: viewLatency(m.Declared.FirstByte, &m.FirstByte), Hold: viewLatency(m.Declared.Hold, &m.Hold),
 		}
 	}
 	return out
@@ -315,7 +354,7 @@ func (s *Server) gate(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, gateAnswer{
-		Policy: s.Config().Gate.Policy.String(), NowMS: st.NowMS, Pools: poolViews(st), Verdict: verdict(&v),
+		Policy: s.Config().Gate.Policy.String(), NowMS: st.NowMS, Pools: s.poolViews(st), Verdict: verdict(&v),
 	})
 }
 
@@ -324,7 +363,7 @@ func (s *Server) pools(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]any{"now_ms": st.NowMS, "pools": poolViews(st)})
+	return c.JSON(http.StatusOK, map[string]any{"now_ms": st.NowMS, "pools": s.poolViews(st)})
 }
 
 // pageParams reads ?cursor= and ?limit=.

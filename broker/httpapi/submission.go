@@ -43,26 +43,26 @@ func decode(body []byte) (*submission, error) {
 	if err == nil {
 		return &s, nil
 	}
-	var sem *json.SemanticError
-	if errors.As(err, &sem) {
+	if sem, ok := errors.AsType[*json.SemanticError](err); ok {
 		field := field(sem.JSONPointer)
 		if errors.Is(err, json.ErrUnknownName) {
 			return nil, broker.Fieldf(field, "is not a known field")
 		}
 		return nil, broker.Fieldf(field, "has the wrong type: want %s", kind(sem))
 	}
-	var syn *jsontext.SyntacticError
-	if errors.As(err, &syn) {
+	if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if errors.Is(err, jsontext.ErrDuplicateName) {
 			return nil, broker.Fieldf(field(syn.JSONPointer), "appears twice")
 		}
-		return nil, &malformedError{at: syn.ByteOffset, detail: reason(syn.Err)}
+		return nil, &malformedError{field: field(syn.JSONPointer), at: syn.ByteOffset, detail: reason(syn.Err)}
 	}
-	return nil, &malformedError{detail: "is not a JSON object"}
+	return nil, &malformedError{field: "body", detail: "is not a JSON object"}
 }
 
-// malformedError is a body that is not JSON.
+// malformedError is a body that is not JSON. field is the innermost one that
+// the reader was in.
 type malformedError struct {
+	field  string
 	at     int64
 	detail string
 }
@@ -155,7 +155,7 @@ func (s *submission) job(cfg *config.Config, reserveFloor, nowMS int64, received
 	return &broker.Job{
 		ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
 		DeadlineMS: deadline, ReserveMS: max(*class.ReserveMS, reserveFloor),
-		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte,
+		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte, Rescue: class.Rescue,
 		MaxOutputTokens: int(tokens), Metadata: s.Metadata, ReceivedAt: receivedAt,
 	}, nil
 }

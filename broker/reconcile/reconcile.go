@@ -60,7 +60,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	for _, id := range swept.Ended {
 		view, err := r.Store.Get(ctx, id)
 		if err != nil {
-			return err
+			// One record that cannot be read must not keep the rest from their lines and tickets.
+			r.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+			continue
 		}
 		joblog.Ended(ctx, r.Log, view)
 	}

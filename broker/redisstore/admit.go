@@ -19,6 +19,9 @@ type Offer struct {
 	SlackMS int64
 	// Miss books a miss on path reject instead of offering the job.
 	Miss bool
+	// Held is set for a claimed job that needs another pool: if one takes it,
+	// it leaves this claim, keeps its deadline and goes into that pool's order.
+	Held *broker.Claim
 	// Bounds are what the pools must satisfy, in the order they are tried.
 	Bounds [2]slackgate.Bound
 }
@@ -51,9 +54,9 @@ type Admitted struct {
 	Jobs  []Admission
 }
 
-// giveUpMargin keeps the script's idea of "the caller has gone" a little ahead
-// of the caller's own.
-const giveUpMargin = 10 * time.Millisecond
+// giveUpAfter is when the script is to believe that the caller has gone: a
+// little ahead of the caller's own idea.
+func (s *Store) giveUpAfter() time.Duration { return s.timeout - min(10*time.Millisecond, s.timeout/4) }
 
 // recordExtra is how long a record outlives its job's deadline when nobody
 // ends it; the sweep ends it long before.
@@ -65,7 +68,7 @@ const recordExtra = time.Hour
 func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
 	giveUp := int64(0)
 	if now := s.NowMS(); now > 0 {
-		giveUp = now + (s.timeout - giveUpMargin).Milliseconds()
+		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
 	args := make([]any, 0, 16+22*len(offers))
 	args = append(args, giveUp, s.rows, recordExtra.Milliseconds())
@@ -79,8 +82,15 @@ func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy
 		if err != nil {
 			return Admitted{}, err
 		}
-		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, flag(o.Miss),
-			spec, o.Job.Text, o.SlackMS)
+		mode, fence, text := "new", int64(0), o.Job.Text
+		switch {
+		case o.Held != nil:
+			mode, fence, text = "again", o.Held.Fence, "" // the text is where it was
+		case o.Miss:
+			mode = "miss"
+		}
+		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, mode, fence,
+			spec, text, o.SlackMS)
 		for p := range o.Bounds {
 			args = appendBound(args, &o.Bounds[p])
 		}

@@ -44,7 +44,7 @@ func (s *Store) Leave(ctx context.Context, w Worker) error {
 // nil when nothing waits or every slot of the pool is taken; full tells the
 // two apart.
 func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
-	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.rows)
+	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.rows)
 	if err != nil {
 		return nil, false, err
 	}
@@ -109,12 +109,16 @@ type openRow struct {
 // OpenSpend writes the row of an attempt before its backend is called.
 // ErrFenced: the job is no longer this claim's and no backend may be called.
 func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
+	return s.openSpend(ctx, row, strconv.FormatInt(c.Fence, 10), priced, maxIn, maxOut)
+}
+
+func (s *Store) openSpend(ctx context.Context, row *broker.SpendRow, fence string, priced bool, maxIn, maxOut int64) error {
 	row.OpenedAtMS = s.NowMS()
 	raw, err := json.Marshal(openRow{SpendRow: *row, Priced: priced, MaxInputTokens: maxIn, MaxOutputTokens: maxOut})
 	if err != nil {
 		return err
 	}
-	v, err := s.run(ctx, scriptOpen, c.ID, c.Fence, row.Attempt, raw)
+	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw)
 	if err != nil {
 		return err
 	}
@@ -184,11 +188,8 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 		return "", err
 	}
 	r := asReply(v)
-	switch r.int() {
-	case 1:
+	if r.int() != 0 {
 		return broker.Outcome(r.string()), r.err
-	case 2:
-		return f.Outcome, nil
 	}
 	if r.err != nil {
 		return "", r.err
@@ -196,9 +197,10 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 	return "", broker.ErrFenced
 }
 
-// Handback returns a claimed job to its old place in the order.
+// Handback returns a claimed job to its old place in the order; one that its
+// producer took back meanwhile ends as cancelled.
 func (s *Store) Handback(ctx context.Context, c *broker.Claim) error {
-	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.rows)
+	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.keepMS, s.rows)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,6 +21,8 @@ type GateState struct {
 	// RunningAges are the ages of the running jobs, oldest first, at most 512
 	// a pool.
 	RunningAges [slackgate.NumPaths][]int64
+	// SilentAges are those of them that have had no answer text yet.
+	SilentAges [slackgate.NumPaths][]int64
 	// Released counts the claims that have come to an end.
 	Released [slackgate.NumPaths]int64
 }
@@ -38,12 +41,7 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy
 		p.Capacity, p.Waiting, p.Running, p.QueueAgeMS = int(r.int()), int(r.int()), int(r.int()), r.int()
 		p.ClassQueueAgeMS = p.QueueAgeMS
 		st.Released[path] = r.int()
-		for range r.int() {
-			st.RunningAges[path] = append(st.RunningAges[path], r.int())
-			if r.err != nil {
-				return nil, r.err
-			}
-		}
+		st.RunningAges[path], st.SilentAges[path] = r.ints(), r.ints()
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -177,6 +175,9 @@ func page[T any](ctx context.Context, s *Store, ledger, cursor string, limit int
 	defer cancel()
 	start := "-"
 	if cursor != "" {
+		if !isCursor(cursor) {
+			return nil, broker.Fieldf("cursor", "is not one that a page named")
+		}
 		start = "(" + cursor
 	}
 	limit = min(max(limit, 1), MaxPage)
@@ -196,6 +197,18 @@ func page[T any](ctx context.Context, s *Store, ledger, cursor string, limit int
 		p.Next = msgs[len(msgs)-1].ID
 	}
 	return p, nil
+}
+
+// isCursor reports whether c is the place of a row: "<ms>-<n>", both below
+// 2^63, so that Redis takes it too.
+func isCursor(c string) bool {
+	ms, n, ok := strings.Cut(c, "-")
+	for _, part := range []string{ms, n} {
+		if _, err := strconv.ParseUint(part, 10, 63); err != nil {
+			return false
+		}
+	}
+	return ok
 }
 
 // OpenSpendRows reads the attempts that are not settled.

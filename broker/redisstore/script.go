@@ -11,17 +11,19 @@ var sources embed.FS
 
 // The scripts, each with the shared part in front.
 var (
-	scriptAdmit    = load("admit")
-	scriptBeat     = load("beat")
-	scriptState    = load("state")
-	scriptClaim    = load("claim")
-	scriptRenew    = load("renew")
-	scriptOpen     = load("open")
-	scriptSettle   = load("settle")
-	scriptFinish   = load("finish")
-	scriptCancel   = load("cancel")
-	scriptHandback = load("handback")
-	scriptSweep    = load("sweep")
+	scriptAdmit     = load("admit")
+	scriptBeat      = load("beat")
+	scriptState     = load("state")
+	scriptClaim     = load("claim")
+	scriptRenew     = load("renew")
+	scriptOpen      = load("open")
+	scriptSettle    = load("settle")
+	scriptFinish    = load("finish")
+	scriptCancel    = load("cancel")
+	scriptHandback  = load("handback")
+	scriptSweep     = load("sweep")
+	scriptMeasure   = load("measure")
+	scriptFirstByte = load("firstbyte")
 )
 
 func load(name string) *redis.Script {

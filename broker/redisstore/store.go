@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"leeway/broker"
 )
@@ -83,6 +84,7 @@ func Client(url string, timeout time.Duration) (redis.UniversalClient, error) {
 	o.PoolTimeout = timeout
 	o.ContextTimeoutEnabled = true
 	o.DisableIdentity = true
+	o.MaintNotificationsConfig = noMaintenance
 	return redis.NewClient(o), nil
 }
 
@@ -90,12 +92,16 @@ func Client(url string, timeout time.Duration) (redis.UniversalClient, error) {
 // virtual-time test: no deadline reaches the connection itself.
 func DialClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) redis.UniversalClient {
 	return redis.NewClient(&redis.Options{
-		Addr: "embedded:0", Dialer: dial,
+		Addr: "127.0.0.1:0", Dialer: dial,
 		MaxRetries: -1, DialerRetries: 1, ReadTimeout: -1, WriteTimeout: -1,
 		ContextTimeoutEnabled: true, DisableIdentity: true,
-		PoolSize: 64,
+		PoolSize: 64, MaintNotificationsConfig: noMaintenance,
 	})
 }
+
+// noMaintenance leaves out what managed Redis services announce of their
+// maintenance: it costs a handshake, and a name look-up, for every connection.
+var noMaintenance = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 // run evaluates a script within the store's timeout and maps what goes wrong.
 func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any, error) {
@@ -145,7 +151,7 @@ func (s *Store) key(parts ...string) string {
 	return s.prefix + ":" + strings.Join(parts, ":")
 }
 
-// ints reads a flat reply of integers and strings.
+// reply reads a flat reply of integers and strings.
 type reply struct {
 	v   []any
 	i   int
@@ -188,6 +194,18 @@ func (r *reply) int() int64 {
 		r.err = fmt.Errorf("%w: reply holds no number at place %d", broker.ErrUnavailable, r.i-1)
 	}
 	return 0
+}
+
+// ints reads a list that follows its length.
+func (r *reply) ints() []int64 {
+	var out []int64
+	for range r.int() {
+		out = append(out, r.int())
+		if r.err != nil {
+			return nil
+		}
+	}
+	return out
 }
 
 func (r *reply) string() string {

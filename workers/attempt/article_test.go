@@ -110,6 +110,23 @@ func TestSlowPrimary(t *testing.T) {
 	})
 }
 
+// slotted is a backend that works on as many requests at once as sem holds and
+// queues the rest. What it began it finishes, whoever has gone, as the
+// article's does.
+func slotted(sem chan struct{}, d time.Duration, text string) reply {
+	return func(o *out, _ int) {
+		select {
+		case sem <- struct{}{}:
+		case <-o.r.Context().Done():
+			return
+		}
+		defer func() { <-sem }()
+		time.Sleep(d)
+		o.text(text)
+		o.end("stop", 10, 5)
+	}
+}
+
 // The third article's drills: 40 jobs at 10/s with 8 s each, a primary with two
 // slots of 6 s, an attempt cap of 3 s, a fallback of 0.4 s.
 //
@@ -125,29 +142,17 @@ func TestDrills(t *testing.T) {
 		primary  int
 	}
 	// slots is a backend that works on n requests at once and queues the rest.
-	slots := func(n int, d time.Duration, text string) reply {
-		sem := make(chan struct{}, n)
-		return func(o *out, _ int) {
-			select {
-			case sem <- struct{}{}:
-			case <-o.r.Context().Done():
-				return
-			}
-			// As the article's backend: what was begun is finished, whoever
-			// has gone.
-			defer func() { <-sem }()
-			time.Sleep(d)
-			o.text(text)
-			o.end("stop", 10, 5)
-		}
+	type maker func() reply // called inside the bubble, to which its channel belongs
+	slots := func(n int, d time.Duration, text string) maker {
+		return func() reply { return slotted(make(chan struct{}, n), d, text) }
 	}
-	drill := func(t *testing.T, primary, fallback reply, p95Fallback time.Duration) (c tally) {
+	drill := func(t *testing.T, primary, fallback maker, p95Fallback time.Duration) (c tally) {
 		c.outcomes, c.by, c.answers = map[Outcome]int{}, map[string]int{}, map[string]int{}
 		bubble(t, func(w *world) {
 			r := w.runner(Config{
 				Backends: []Backend{
-					{Caller: w.client(w.backend("primary", primary)), P95: second},
-					{Caller: w.client(w.backend("fallback", fallback)), P95: p95Fallback},
+					{Caller: w.client(w.backend("primary", primary())), P95: second},
+					{Caller: w.client(w.backend("fallback", fallback())), P95: p95Fallback},
 				},
 				Cap: 3 * second,
 			})

@@ -228,6 +228,9 @@ type Hooks struct {
 	// After is called once for each Before that returned nil. Its context is
 	// not cancelled with the job's, because what was spent must be booked.
 	After func(context.Context, Call, Settlement)
+	// FirstByte is called when a call's first answer text comes. It must not
+	// block.
+	FirstByte func()
 	// Relay is called with each piece of answer text while it arrives. Once it
 	// was called there is no failover. It must not block.
 	Relay func(piece string)

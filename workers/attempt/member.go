@@ -225,7 +225,7 @@ const (
 )
 
 // judge says what a call that ended with e says about the backend.
-func judge(e *backend.Error, hasText bool) verdict {
+func judge(e *backend.Error) verdict {
 	if e == nil {
 		return healthy
 	}
@@ -238,9 +238,7 @@ func judge(e *backend.Error, hasText bool) verdict {
 		return neutral
 	case backend.ReasonDeadline:
 		// Cut in the middle of an answer: slow, not dead.
-		if hasText {
-			return neutral
-		}
+		return neutral
 	case backend.ReasonRateLimited:
 		if e.RetryAfter > 0 {
 			return neutral
@@ -250,7 +248,7 @@ func judge(e *backend.Error, hasText bool) verdict {
 }
 
 // record remembers how a call ended.
-func (m *member) record(e *backend.Error, hasText bool) {
+func (m *member) record(e *backend.Error) {
 	if e != nil {
 		m.mu.Lock()
 		m.lastWhy = string(e.Reason)
@@ -269,7 +267,7 @@ func (m *member) record(e *backend.Error, hasText bool) {
 	} else {
 		m.throttle.RecordSuccess()
 	}
-	switch judge(e, hasText) {
+	switch judge(e) {
 	case healthy:
 		m.breaker.RecordSuccess()
 	case faulty:

@@ -227,11 +227,11 @@ func (r *Runner) Probe(ctx context.Context, name, id string, hooks Hooks) error 
 	}
 	e := x.generate(ctx, m, call, req)
 	// A reasoning model does not come to its answer in so few tokens.
-	if e == nil || judge(e, x.res.HasText) == healthy || x.res.Finish != backend.FinishNone {
+	if e == nil || judge(e) == healthy || x.res.Finish != backend.FinishNone {
 		m.well()
 		return nil
 	}
-	if judge(e, x.res.HasText) == faulty {
+	if judge(e) == faulty {
 		m.breaker.Open()
 	}
 	return e

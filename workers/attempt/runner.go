@@ -287,7 +287,13 @@ func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Re
 	if err != nil && !errors.As(err, &e) {
 		e = &backend.Error{Reason: backend.ReasonUpstreamError, Backend: m.name, Detail: err.Error()}
 	}
-	m.record(e, a.HasText)
+	if e != nil && e.Reason == backend.ReasonDeadline && !a.HasText {
+		// Without a reserve the time for the first byte ends with the
+		// deadline, and either clock may be first. What was missing is the
+		// first byte.
+		e.Reason = backend.ReasonFirstByte
+	}
+	m.record(e)
 	s := Settlement{
 		Usage:     a.Usage,
 		CostMicro: m.Price.CostMicro(a.Usage),
@@ -317,11 +323,15 @@ func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Re
 // observer relays answer text. Blank text at the beginning waits until there is
 // more, so that it does not stand in the way of a failover.
 func (x *run) observer() backend.Observer {
+	var o backend.Observer
+	if x.hooks.FirstByte != nil {
+		o.FirstByte = func(time.Duration) { x.hooks.FirstByte() }
+	}
 	if x.hooks.Relay == nil {
-		return backend.Observer{}
+		return o
 	}
 	var blank strings.Builder
-	return backend.Observer{Text: func(piece string) {
+	o.Text = func(piece string) {
 		if !x.res.Relayed && strings.TrimSpace(piece) == "" {
 			blank.WriteString(piece)
 			return
@@ -329,7 +339,8 @@ func (x *run) observer() backend.Observer {
 		x.res.Relayed = true
 		x.hooks.Relay(blank.String() + piece)
 		blank.Reset()
-	}}
+	}
+	return o
 }
 
 func (x *run) settle(ctx context.Context, call Call, s Settlement) {

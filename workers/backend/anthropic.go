@@ -70,12 +70,12 @@ type anthropicEventBody struct {
 	Usage json.RawMessage `json:"usage"`
 }
 
-func anthropicEvent(s *sink, name, data string) (bool, error) {
-	if err := reported(s, []byte(data), name == "error"); err != nil {
+func anthropicEvent(s *sink, name string, data []byte) (bool, error) {
+	if err := reported(s, data, name == "error"); err != nil {
 		return false, err
 	}
 	var ev anthropicEventBody
-	if err := json.Unmarshal([]byte(data), &ev); err != nil {
+	if err := json.Unmarshal(data, &ev); err != nil {
 		return false, &Error{Reason: ReasonBadAnswer, Detail: "not JSON of the protocol"}
 	}
 	if ev.Type == "" {

@@ -15,12 +15,12 @@ package backend
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
-
-	"log/slog"
 )
 
 // Protocol names a wire protocol.
@@ -212,7 +212,8 @@ func (c *Config) validate() error {
 // Request is one call.
 type Request struct {
 	// RequestID is sent as X-Request-Id, so that the backend's log can be
-	// matched with ours. One per attempt.
+	// matched with ours. One per attempt. It and IdempotencyKey are left out
+	// if they are not printable ASCII of at most 256 bytes.
 	RequestID string
 	// IdempotencyKey is sent as Idempotency-Key. The same key may be sent
 	// again only to the same backend.
@@ -324,11 +325,19 @@ func (c *Client) Model() string { return c.cfg.Model }
 // way are not touched.
 func (c *Client) Close() { c.closeIdle() }
 
-// newTransport returns a transport without a dial, TLS or header timeout of its
-// own: the context of each call bounds all three, and nothing else should.
+// dialBackstop ends a dial or handshake nobody waits for any more: net/http
+// lets one go on after its call was cut, and a host that drops packets would
+// otherwise collect them for as long as TCP tries.
+const dialBackstop = 30 * time.Second
+
+// newTransport returns a transport whose calls are bounded by their context
+// alone, connecting and headers included.
 func newTransport() *http.Transport {
+	dialer := &net.Dialer{Timeout: dialBackstop, KeepAlive: 15 * time.Second}
 	return &http.Transport{
 		Proxy:                  nil,
+		DialContext:            dialer.DialContext,
+		TLSHandshakeTimeout:    dialBackstop,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           256,
@@ -348,7 +357,7 @@ type wire struct {
 	encode func(cfg *Config, r *Request) ([]byte, error)
 	// event takes one event of a stream (name is empty unless the protocol
 	// names its events) and reports whether it was the terminator.
-	event func(s *sink, name, data string) (done bool, err error)
+	event func(s *sink, name string, data []byte) (done bool, err error)
 	// whole takes an answer sent in one piece.
 	whole func(s *sink, body []byte) error
 	// lines is set when a stream is one JSON value a line instead of SSE.

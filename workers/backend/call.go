@@ -69,11 +69,6 @@ func (w *watch) stop() {
 	}
 }
 
-// sent is how far a request got.
-type sent struct {
-	connected atomic.Bool
-}
-
 func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Answer, error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -83,23 +78,35 @@ func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Ans
 	if r.FirstByte > 0 {
 		w.within(r.FirstByte, errFirstByte)
 	}
-	var how sent
-	status, err := c.exchange(ctx, r, s, &how)
-	switch {
-	case !how.connected.Load() && status == 0, status != 0 && status != http.StatusOK:
-		s.unbilled = true
-	}
+	var connected atomic.Bool
+	status, err := c.exchange(ctx, r, s, &connected)
+	s.unbilled = unbilled(status, connected.Load())
 	return s.verdict(ctx, status, err)
+}
+
+// unbilled reports whether a call cannot have been worked on, going by its
+// status (0: none came) and whether there was a connection at all.
+func unbilled(status int, connected bool) bool {
+	switch status {
+	case 0:
+		return !connected
+	case http.StatusOK:
+		return false
+	case http.StatusRequestTimeout, http.StatusBadGateway, http.StatusGatewayTimeout, 524:
+		// A gateway lost patience with a backend that may still be at work.
+		return false
+	}
+	return true
 }
 
 // exchange sends the request and feeds the response to s. It returns the HTTP
 // status, 0 if there was none, and what went wrong on the way.
-func (c *Client) exchange(ctx context.Context, r *Request, s *sink, how *sent) (int, error) {
+func (c *Client) exchange(ctx context.Context, r *Request, s *sink, connected *atomic.Bool) (int, error) {
 	body, err := c.wire.encode(&c.cfg, r)
 	if err != nil {
 		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
 	}
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { how.connected.Store(true) }}
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, &Error{Reason: ReasonConnect, Detail: "the address cannot be called"}
@@ -111,7 +118,7 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink, how *sent) (
 			_ = resp.Body.Close()
 		}
 		reason := ReasonReset
-		if !how.connected.Load() {
+		if !connected.Load() {
 			reason = ReasonConnect
 		}
 		return 0, &Error{Reason: reason, Detail: withoutURL(err)}
@@ -142,10 +149,10 @@ func (c *Client) setHeaders(h http.Header, r *Request) {
 	default:
 		h.Set("Accept", "text/event-stream, application/json")
 	}
-	if r.RequestID != "" {
+	if sendable(r.RequestID) {
 		h.Set("X-Request-Id", r.RequestID)
 	}
-	if r.IdempotencyKey != "" {
+	if sendable(r.IdempotencyKey) {
 		// net/http silently sends a request a second time after some
 		// connection errors if it finds this header under its canonical
 		// name. A second generation must have its own spend row, so that the
@@ -156,6 +163,16 @@ func (c *Client) setHeaders(h http.Header, r *Request) {
 	for name, value := range c.cfg.Headers {
 		h.Set(name, string(value))
 	}
+}
+
+// sendable reports whether s can be the value of a header.
+func sendable(s string) bool {
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 256
 }
 
 // withoutURL is the text of a transport's error without the address, which the

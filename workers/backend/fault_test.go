@@ -125,6 +125,7 @@ var faults = []fault{
 			}
 		},
 	},
+	{name: "a gateway's timeout may be billed", play: status(504, ``), reason: ReasonUpstreamError, how: UsageUnknown, status: 504},
 	{
 		name: "down", play: status(503, `{"error":"overloaded"}`), reason: ReasonUpstreamError, how: UsageNone, status: 503,
 		check: func(t *testing.T, g got) {

@@ -37,7 +37,7 @@ func encodeOllama(cfg *Config, r *Request) ([]byte, error) {
 	return json.Marshal(body)
 }
 
-func ollamaEvent(s *sink, _, data string) (bool, error) { return ollamaRead(s, []byte(data)) }
+func ollamaEvent(s *sink, _ string, data []byte) (bool, error) { return ollamaRead(s, data) }
 
 func ollamaWhole(s *sink, body []byte) error {
 	if json.Valid(body) {

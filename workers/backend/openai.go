@@ -112,12 +112,12 @@ type openAIChunk struct {
 	Usage json.RawMessage `json:"usage"`
 }
 
-func openAIEvent(s *sink, name, data string) (bool, error) {
-	if data == "[DONE]" || strings.TrimSpace(data) == "[DONE]" {
+func openAIEvent(s *sink, name string, data []byte) (bool, error) {
+	if string(bytes.TrimSpace(data)) == "[DONE]" {
 		s.any = true
 		return true, nil
 	}
-	return false, openAIRead(s, []byte(data), name == "error")
+	return false, openAIRead(s, data, name == "error")
 }
 
 func openAIWhole(s *sink, body []byte) error { return openAIRead(s, body, false) }
@@ -183,6 +183,10 @@ func (s *sink) named(id string) {
 // reported is the error a backend put in a place where an answer was expected.
 // isError is set when the event itself was named so.
 func reported(s *sink, data []byte, isError bool) error {
+	// Each form of an error object holds the word; most events do not.
+	if !isError && !bytes.Contains(data, []byte("error")) {
+		return nil
+	}
 	w, found := findError(data)
 	if !found && !isError {
 		return nil

@@ -1,30 +1,28 @@
 package backend
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
-
-	"github.com/tmaxmax/go-sse"
 )
 
 // readEvents takes a stream of server-sent events until its terminator, its
 // end, or an event that ends the answer badly.
 func (c *Client) readEvents(s *sink, in *meter) error {
-	any := false
-	for ev, err := range sse.Read(in, &sse.ReadConfig{MaxEventSize: c.cfg.MaxEventBytes}) {
+	events := newEventReader(in, c.cfg.MaxEventBytes)
+	for seen := false; ; seen = true {
+		name, data, err := events.next()
+		if errors.Is(err, io.EOF) {
+			if seen || onlyComments(in.head) {
+				return nil
+			}
+			return c.notEvents(s, in.head)
+		}
 		if err != nil {
-			return streamError(err)
+			return err
 		}
-		// By the standard an event without data is not dispatched; this
-		// reader passes it on when it has a name or an id.
-		if ev.Data == "" {
-			continue
-		}
-		any = true
-		done, err := c.wire.event(s, ev.Type, ev.Data)
+		done, err := c.wire.event(s, name, data)
 		if err != nil {
 			return err
 		}
@@ -33,13 +31,13 @@ func (c *Client) readEvents(s *sink, in *meter) error {
 			return nil
 		}
 	}
-	if any || onlyComments(in.head) {
-		return nil
-	}
-	// A server that promises events and sends something else: an error object
-	// in plain JSON, as a rule.
-	if json.Valid(bytes.TrimSpace(in.head)) {
-		return c.wire.whole(s, in.head)
+}
+
+// notEvents takes what a server sent that promised events and sent something
+// else: an error object in plain JSON, as a rule.
+func (c *Client) notEvents(s *sink, head []byte) error {
+	if json.Valid(bytes.TrimSpace(head)) {
+		return c.wire.whole(s, head)
 	}
 	return &Error{Reason: ReasonBadAnswer, Detail: "not a stream of events"}
 }
@@ -58,14 +56,21 @@ func onlyComments(head []byte) bool {
 
 // readLines takes a stream of JSON values, one a line.
 func (c *Client) readLines(s *sink, in *meter) error {
-	sc := bufio.NewScanner(in)
-	sc.Buffer(nil, c.cfg.MaxEventBytes)
-	for sc.Scan() {
-		line := bytes.TrimSpace(sc.Bytes())
+	lines := newLineReader(in)
+	for {
+		lines.room = c.cfg.MaxEventBytes
+		line, err := lines.line()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line = bytes.TrimSpace(line)
 		if len(line) == 0 {
 			continue
 		}
-		done, err := c.wire.event(s, "", string(line))
+		done, err := c.wire.event(s, "", line)
 		if err != nil {
 			return err
 		}
@@ -74,7 +79,6 @@ func (c *Client) readLines(s *sink, in *meter) error {
 			return nil
 		}
 	}
-	return streamError(sc.Err())
 }
 
 // drain waits a moment for the end of the body, so that the connection can be
@@ -82,11 +86,4 @@ func (c *Client) readLines(s *sink, in *meter) error {
 func (c *Client) drain(s *sink, in io.Reader) {
 	s.watch.within(drainGrace, errTail)
 	_, _ = io.CopyN(io.Discard, in, 4<<10)
-}
-
-func streamError(err error) error {
-	if errors.Is(err, bufio.ErrTooLong) {
-		return &Error{Reason: ReasonTooLarge, Detail: "one event is over its bound"}
-	}
-	return err
 }

@@ -24,8 +24,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			s.refuseRequest(w, rec, newError(http.StatusRequestEntityTooLarge, "invalid_request_error", "", "", "the body is larger than 4 MiB"))
 			return
 		}
@@ -119,11 +118,7 @@ func (s *Server) deduped(p *play, key string, body [sha256.Size]byte) {
 			return
 		}
 		if m.ok {
-			// A copy is not worth finishing for a reader that has gone.
-			p.ctx, p.finish = p.client, false
-			p.plan = newPlan(fault{}, m.ans)
-			p.plan.ans.deduped = true
-			p.copy()
+			p.copy(m.ans)
 			return
 		}
 	}

@@ -19,6 +19,7 @@ type dedupe struct {
 // made is one answer, or the making of one.
 type made struct {
 	body [sha256.Size]byte // of the request
+	at   *list.Element     // its key, in the order
 	done chan struct{}     // closed when the making has ended
 	ok   bool              // it ended well; read after done
 	ans  answer
@@ -37,7 +38,7 @@ func (d *dedupe) claim(key string, body [sha256.Size]byte) (m *made, mine, confl
 	}
 	m = &made{body: body, done: make(chan struct{})}
 	d.entries[key] = m
-	d.order.PushBack(key)
+	m.at = d.order.PushBack(key)
 	for d.order.Len() > maxKeys {
 		oldest := d.order.Front()
 		delete(d.entries, d.order.Remove(oldest).(string))
@@ -53,12 +54,7 @@ func (d *dedupe) finish(key string, m *made, ans answer, ok bool) {
 	m.ans, m.ok = ans, ok
 	if !ok && d.entries[key] == m {
 		delete(d.entries, key)
-		for e := d.order.Front(); e != nil; e = e.Next() {
-			if e.Value.(string) == key {
-				d.order.Remove(e)
-				break
-			}
-		}
+		d.order.Remove(m.at)
 	}
 	close(m.done)
 }

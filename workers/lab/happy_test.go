@@ -27,10 +27,13 @@ func TestAnswersInTimeAndFromTheText(t *testing.T) {
 			if !stream {
 				wantFirst = 4 * time.Second
 			}
+			if rep.headersAt != wantFirst {
+				t.Errorf("stream %v: headers at %v, want them with the first byte", stream, rep.headersAt)
+			}
 			if rep.firstAt != wantFirst || rep.endAt != 4*time.Second {
 				t.Errorf("stream %v: first byte at %v, end at %v; want %v and 4s", stream, rep.firstAt, rep.endAt, wantFirst)
 			}
-			for _, line := range strings.Split(rep.text, "\n") {
+			for line := range strings.SplitSeq(rep.text, "\n") {
 				if !strings.Contains(article, line) {
 					t.Errorf("%q is no sentence of the text", line)
 				}

@@ -25,6 +25,8 @@ type out struct {
 	sent   int   // completion tokens
 	began  bool  // the role chunk is out
 	err    error // the first one; nothing is written after it
+
+	pending bool // something is written and not flushed
 }
 
 func newOut(p *play) *out {
@@ -55,11 +57,14 @@ func (o *out) write(b []byte) {
 	if o.err == nil {
 		_ = o.rc.SetWriteDeadline(time.Now().Add(writePatience)) // not every writer has one
 		_, o.err = o.to.Write(b)
+		o.pending = true
 	}
 }
 
-// flush sends what is buffered and returns the first error there was.
+// flush sends what is buffered, the headers at least, and returns the first
+// error there was.
 func (o *out) flush() error {
+	o.pending = false
 	if o.err == nil && o.gz != nil {
 		o.err = o.gz.Flush()
 	}

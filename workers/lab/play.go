@@ -46,8 +46,11 @@ func (p *play) run() bool {
 	return p.answer(p.s.timing(&p.plan))
 }
 
-// copy sends an answer that another request made: at once, without a slot.
-func (p *play) copy() {
+// copy sends an answer that another request made: at once, without a slot, and
+// only while its reader is there.
+func (p *play) copy(ans answer) {
+	ans.deduped = true
+	p.plan, p.ctx, p.finish = newPlan(fault{}, ans), p.client, false
 	p.rec.update(func(a *Attempt) { a.Deduped = true })
 	p.w.Header().Set(DedupedHeader, "true")
 	p.service = time.Now()
@@ -148,7 +151,7 @@ func (p *play) answer(t timing) bool {
 	defer p.out.close()
 	if p.plan.headersOnly {
 		p.started()
-		p.out.flush()
+		_ = p.out.flush() // a client that has gone ends ctx
 		<-p.ctx.Done()
 		p.rec.end(p.gone())
 		return false
@@ -167,6 +170,7 @@ func (p *play) answer(t timing) bool {
 		if p.plan.shown() && p.plan.errorAt != 0 && len(p.plan.ans.pieces) > 0 {
 			p.rec.firstByte()
 		}
+		p.started()
 		p.out.body()
 	}
 	// Noted before it is sent: who has the answer finds its attempt ended.
@@ -210,7 +214,7 @@ func (p *play) pieces(t timing) (whole bool, err error) {
 		if err := p.wait(due, i == 0); err != nil {
 			return false, err
 		}
-		if i == 0 {
+		if i == 0 && p.req.stream {
 			p.started()
 		}
 		if p.plan.errorAt == i {
@@ -253,7 +257,7 @@ func (p *play) wait(due time.Time, first bool) error {
 			p.out.comment()
 			d = min(d, keepAlive)
 		}
-		if p.req.stream && p.out.flush() != nil && !p.finish {
+		if p.out.pending && p.out.flush() != nil && !p.finish {
 			return p.out.err
 		}
 		if !sleep(p.ctx, d) {

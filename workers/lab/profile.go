@@ -155,12 +155,13 @@ func parseProfile(s string) (Profile, error) {
 		}
 		return Load(points...)
 	}
-	return Profile{}, errors.New("want fixed:, lognormal: or load:")
+	return Profile{}, errors.New("want one that begins with fixed:, lognormal: or load:, and what belongs to it")
 }
 
 // String returns the profile in the form that [ParseProfile] reads.
 func (p Profile) String() string {
 	switch p.kind {
+	case kindFixed:
 	case kindLognormal:
 		return fmt.Sprintf("lognormal:p95=%v,sigma=%v,seed=%d", p.fixed, p.sigma, p.seed)
 	case kindLoad:
@@ -217,6 +218,7 @@ func newSampler(p Profile) *sampler {
 // token is paced like the others.
 func (s *sampler) next() time.Duration {
 	switch s.profile.kind {
+	case kindFixed:
 	case kindLoad:
 		return 0
 	case kindLognormal:

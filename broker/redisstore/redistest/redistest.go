@@ -27,19 +27,19 @@ type Server struct {
 
 // Start runs a redis-server with AOF and noeviction, and stops it with the
 // test. args are further options such as "--maxmemory", "10mb".
-func Start(t testing.TB, args ...string) *Server {
-	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), port: freePort(t), args: args}
+func Start(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	s := &Server{t: tb, dir: tb.TempDir(), port: freePort(tb), args: args}
 	s.Run()
-	t.Cleanup(s.Kill)
+	tb.Cleanup(s.Kill)
 	return s
 }
 
-func freePort(t testing.TB) int {
-	t.Helper()
+func freePort(tb testing.TB) int {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port

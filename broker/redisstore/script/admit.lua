@@ -5,8 +5,9 @@
 --   limit, closed, released (the counter when the ladder was built), number of rungs,
 --   (at, max, wait) per rung; at is -1 on the last
 -- then per job:
---   id, class, producer, deadline_ms, reserve_ms, miss (1: book a miss, offer nothing),
---   spec, text, slack, then for two places:
+--   id, class, producer, deadline_ms, reserve_ms, mode, fence, spec, text, slack, where mode is 'new', 'miss'
+--   (book a miss, offer nothing) or 'again' (a claimed job, held under fence, that needs another pool),
+--   then for two places:
 --   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
 --   laddered, first rung that binds, what that rung allows this job
 -- Returns {now, 'stale'} or {now, 'ok', capacity of paid, of free}, then per job the path that took it
@@ -66,9 +67,14 @@ end
 
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
-  local id, class, producer, deadline_ms, reserve, miss = arg(), arg(), arg(), num(), num(), num()
-  local spec, text, slack = arg(), arg(), num()
-  local took, admission = '', nil
+  local id, class, producer, deadline_ms, reserve = arg(), arg(), arg(), num(), num()
+  local mode, fence, spec, text, slack = arg(), arg(), arg(), arg(), num()
+  local took = ''
+  local held
+  if mode == 'again' then
+    held = record(id)
+    if not held or held.state ~= 'running' or held.fence ~= fence or held.cancel == '1' then mode = 'fenced' end
+  end
   local seen = {}
   for _, name in ipairs({ 'paid', 'free' }) do
     local p = pools[name]
@@ -77,7 +83,7 @@ while a <= #ARGV do
   for place = 1, 2 do
     local path, max_inflight, max_age, max_class_age, need, plus_age = arg(), num(), num(), num(), num(), num()
     local laddered, first, first_max = num(), num(), num()
-    if took == '' and path ~= '' then
+    if took == '' and path ~= '' and (mode == 'new' or mode == 'again') then
       local p, s = pools[path], seen[path]
       local wait = 0
       if plus_age == 1 then need = need + p.age end
@@ -95,26 +101,32 @@ while a <= #ARGV do
       end
       if ok then
         took = path
-        local member = member_of(class, id)
-        admission = string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}',
-          slack, need, p.age, wait)
-        local deadline = now + deadline_ms
-        redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
-          'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
-          'reserve', int(reserve), 'member', member, 'admission', admission)
-        local ttl = int(deadline_ms + extra)
-        redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
-        redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
-        enqueue(path, member, id, class, deadline - reserve, now)
+        if mode == 'again' then
+          release(held.path, id)
+          redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
+          redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
+          enqueue(path, held.member, id, class, tonumber(held.deadline) - tonumber(held.reserve), tonumber(held.accepted))
+          bump('rescued:' .. path, 1)
+        else
+          local member, deadline, ttl = member_of(class, id), now + deadline_ms, int(deadline_ms + extra)
+          redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
+            'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
+            'reserve', int(reserve), 'member', member, 'admission',
+            string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}',
+              slack, need, p.age, wait))
+          redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
+          redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
+          enqueue(path, member, id, class, deadline - reserve, now)
+          bump('admitted:' .. path, 1)
+        end
         p.waiting = p.waiting + 1
         for _, r in ipairs(p.rungs) do
           if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
         end
-        bump('admitted:' .. path, 1)
       end
     end
   end
-  if miss == 1 then
+  if mode == 'miss' then
     book_miss('reject', class, 'arrived_without_slack', rows, {
       'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
       'cause', 'arrived_without_slack', 'at_ms', int(now), 'deadline_at_ms', int(now + deadline_ms),

@@ -7,6 +7,7 @@
 --   P:waiting:<pool>    zset    waiting jobs by urgency (deadline - reserve), then arrival
 --   P:running:<pool>    zset    claimed jobs by the instant their lease lapses
 --   P:started:<pool>    zset    claimed jobs by the instant of the claim
+--   P:silent:<pool>     zset    the same, only those that have had no answer text yet
 --   P:age:<pool>        zset    waiting jobs by the instant they were accepted
 --   P:age:<pool>:<cls>  zset    the same for one class
 --   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
@@ -15,6 +16,7 @@
 --   P:ledger:miss       stream  miss rows
 --   P:totals            hash    running sums
 --   P:seq               string  arrival counter
+--   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:released:<pool>   string  counts the claims that came to an end
 local P = KEYS[1]
 
@@ -77,10 +79,11 @@ local function enqueue(pool, member, id, class, urgency, accepted)
   redis.call('ZADD', P .. ':age:' .. pool .. ':' .. class, int(accepted), id)
 end
 
+-- end a claim; a job that was not claimed frees no worker
 local function release(pool, id)
-  redis.call('ZREM', P .. ':running:' .. pool, id)
   redis.call('ZREM', P .. ':started:' .. pool, id)
-  redis.call('INCR', P .. ':released:' .. pool)
+  redis.call('ZREM', P .. ':silent:' .. pool, id)
+  if redis.call('ZREM', P .. ':running:' .. pool, id) == 1 then redis.call('INCR', P .. ':released:' .. pool) end
 end
 
 local function released(pool)
@@ -153,11 +156,15 @@ local function end_job(id, r, now, o)
   redis.call('PUBLISH', P .. ':ended', id)
 end
 
--- a promise whose record is gone or unreadable: set aside with a miss row, so
--- that the pool goes on and the books still show it.
+-- how many attempts are looked for when the record that counts them is gone
+local most_attempts = 64
+
+-- a promise whose record is gone: set aside with a miss row, so that the pool
+-- goes on and the books still show it.
 local function end_lost(pool, member, class, id, now, rows)
   unqueue(pool, member, id, class)
   release(pool, id)
+  settle_unknown(id, most_attempts, now, rows)
   redis.call('UNLINK', P .. ':text:' .. id)
   bump('outcome:' .. pool .. ':failed', 1)
   book_miss(pool, class, 'record_lost', rows, {

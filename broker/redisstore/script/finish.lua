@@ -1,7 +1,7 @@
 -- Commit a claimed job's outcome with its ledger rows, fenced.
 -- ARGV: id, fence, outcome, cause, reason, backend, first_byte_ms, details, answer, keep_ms, ledger_rows,
 -- then the attempts to settle, as settle.lua takes them.
--- Returns {1} when committed, {2} when this very claim had committed before, {0} when fenced. A fenced
+-- Returns {1, outcome} when committed, {2, outcome} when this very claim had committed before, {0} when fenced. A fenced
 -- caller still settles its own spend rows.
 local id, fence = ARGV[1], ARGV[2]
 local rows = ARGV[11]
@@ -12,7 +12,7 @@ end
 local r = record(id)
 if not r then return { 0 } end
 if r.fence ~= fence then return { 0 } end
-if r.state == 'done' then return { 2 } end
+if r.state == 'done' then return { 2, r.outcome } end
 if r.state ~= 'running' then return { 0 } end
 local now = now_ms()
 local outcome, cause, reason = ARGV[3], ARGV[4], ARGV[5]

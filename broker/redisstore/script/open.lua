@@ -2,6 +2,10 @@
 -- Returns 1, or 0 when the job is not the caller's any more: then no backend
 -- may be called.
 local id, fence, attempt, row = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+if fence == 'probe' then -- a call that belongs to no job
+  redis.call('HSET', P .. ':spend:open', id .. '/' .. attempt, row)
+  return 1
+end
 local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'fence')
 if f[1] ~= 'running' or f[2] ~= fence then return 0 end
 redis.call('HSET', P .. ':spend:open', id .. '/' .. attempt, row)

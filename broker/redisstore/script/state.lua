@@ -1,6 +1,6 @@
 -- Read the gate's state. ARGV: paid limit, free limit.
--- Returns now, then per pool: capacity, waiting, running, queue age, released, number of
--- running jobs listed, and for each its age.
+-- Returns now, then per pool: capacity, waiting, running, queue age, released, and the ages of the running
+-- jobs and of those that have had no answer text yet, each list after its length.
 local now = now_ms()
 local out = { now }
 for i, name in ipairs({ 'paid', 'free' }) do
@@ -9,8 +9,10 @@ for i, name in ipairs({ 'paid', 'free' }) do
   out[#out + 1] = redis.call('ZCARD', P .. ':running:' .. name)
   out[#out + 1] = age_of(P .. ':age:' .. name, now)
   out[#out + 1] = released(name)
-  local started = redis.call('ZRANGE', P .. ':started:' .. name, 0, 511, 'WITHSCORES')
-  out[#out + 1] = #started / 2
-  for j = 2, #started, 2 do out[#out + 1] = math.max(0, now - tonumber(started[j])) end
+  for _, set in ipairs({ 'started', 'silent' }) do
+    local since = redis.call('ZRANGE', P .. ':' .. set .. ':' .. name, 0, 511, 'WITHSCORES')
+    out[#out + 1] = #since / 2
+    for j = 2, #since, 2 do out[#out + 1] = math.max(0, now - tonumber(since[j])) end
+  end
 end
 return out

@@ -15,19 +15,26 @@ for _, pool in ipairs({ 'paid', 'free' }) do
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. ':waiting:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
     local class, id = split(member)
     local r = record(id)
-    if not r or r.state ~= 'waiting' then
+    if not r then
       end_lost(pool, member, class, id, now, rows)
+      failed = failed + 1
+    elseif r.state ~= 'waiting' then
+      unqueue(pool, member, id, class) -- a place left over: the job itself is accounted for
     else
       close(id, r, 'expired', 'expired_in_queue', '')
+      expired = expired + 1
     end
-    expired = expired + 1
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
     local r = record(id)
-    if not r or r.state ~= 'running' then
+    if not r then
       end_lost(pool, '', 'unknown', id, now, rows)
       failed = failed + 1
+    elseif r.state ~= 'running' then
+      release(pool, id)
     else
+      -- whoever held it is fenced off, whatever becomes of it
+      redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
       local offers = tonumber(r.offers or '0')
       local urgency = tonumber(r.deadline) - tonumber(r.reserve)
       if r.cancel == '1' then
@@ -37,7 +44,6 @@ for _, pool in ipairs({ 'paid', 'free' }) do
         settle_unknown(id, tonumber(r.attempts or '0'), now, rows)
         release(pool, id)
         redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'offers', offers + 1, 'queue_wait', '-1')
-        redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
         enqueue(pool, r.member, id, r.class, urgency, tonumber(r.accepted))
         bump('reoffered:' .. pool, 1)
         reoffered = reoffered + 1

@@ -5,9 +5,10 @@ import (
 	"net"
 	"net/http"
 
-	"leeway/broker/admission"
 	"leeway/broker/config"
 	"leeway/broker/httpapi"
+	"leeway/broker/measure"
+	"leeway/slackgate"
 )
 
 // API is a running admission API.
@@ -32,13 +33,11 @@ func StartAPI(o Options) (*API, error) {
 }
 
 func (a *API) start(o *Options) error {
-	admitter := admission.New(admission.Options{
-		Store: a.store, Tickets: a.tickets, Settings: a.settings, Observer: a.metrics, Log: a.log,
-	})
-	a.background.Go("admission", admitter.Run)
-	a.background.Go("gate state", admitter.Refresh)
+	a.background.Go("admission", a.admitter.Run)
+	a.background.Go("gate state", a.admitter.Refresh)
 	api := httpapi.New(httpapi.Options{
-		Config: func() *config.Config { return a.cfg }, Admitter: admitter, Store: a.store,
+		Config: func() *config.Config { return a.cfg }, Admitter: a.admitter, Store: a.store,
+		Latency:    func(path slackgate.Path) measure.Measured { return a.meter.Get(measure.PoolName(path)) },
 		Background: a.background, Log: a.log,
 	})
 	var err error

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/measure"
 	"leeway/broker/metrics"
 	"leeway/broker/reconcile"
 	"leeway/broker/redisstore"
@@ -54,6 +56,8 @@ type base struct {
 	tickets    *ticket.Queue
 	metrics    *metrics.Metrics
 	background *background.Group
+	admitter   *admission.Admitter
+	meter      *measure.Meter
 	servers    []*http.Server
 }
 
@@ -75,18 +79,65 @@ func newBase(o *Options) (*base, error) {
 	b.metrics = metrics.New()
 	b.metrics.Share(b.store, b.poolPolicy)
 	b.background = background.New(context.Background(), o.Log)
+	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
+	b.metrics.Measured(b.meter)
+	b.background.Go("latencies", b.meter.Run)
+	b.admitter = admission.New(admission.Options{
+		Store: b.store, Tickets: b.tickets, Settings: b.settings, Observer: b.metrics, Log: o.Log,
+	})
 	b.background.Go("reconciler", (&reconcile.Reconciler{
 		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
 	}).Run)
 	return b, nil
 }
 
-// poolPolicy is the pools' side of a decision, without ladders.
-func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
+// declaredPolicy is the pools' side of a decision as configured.
+func (b *base) declaredPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
 	var out [slackgate.NumPaths]redisstore.PoolPolicy
 	for _, path := range slackgate.Paths {
 		p := b.cfg.Pool(path)
 		out[path] = redisstore.PoolPolicy{Limit: p.Limit, Closed: !b.cfg.Admits(path), FirstByteP95MS: p.FirstByteP95MS}
+	}
+	return out
+}
+
+// poolPolicy is the same with the p95s as measured, without ladders.
+func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
+	out := b.declaredPolicy()
+	for _, path := range slackgate.Paths {
+		out[path].FirstByteP95MS = b.firstByteP95(path)
+	}
+	return out
+}
+
+// firstByteP95 is a pool's first-byte p95: measured where the gate goes by
+// measurements, declared under the article's rule.
+func (b *base) firstByteP95(path slackgate.Path) int64 {
+	if b.cfg.Gate.Policy == slackgate.Seed {
+		return b.cfg.Pool(path).FirstByteP95MS
+	}
+	m := b.meter.Get(measure.PoolName(path))
+	return int64(math.Ceil(m.FirstByte.P95MS))
+}
+
+// subjects are the pools and backends whose latency is measured.
+func subjects(cfg *config.Config) []measure.Subject {
+	var out []measure.Subject
+	for _, path := range slackgate.Paths {
+		p := cfg.Pool(path)
+		if p.Limit == 0 {
+			continue
+		}
+		out = append(out, measure.Subject{
+			Name: measure.PoolName(path), Path: path, Declared: slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS),
+		})
+		for i := range p.Backends {
+			be := &p.Backends[i]
+			out = append(out, measure.Subject{
+				Name:     measure.BackendName(be.Name),
+				Declared: slackgate.FixedBelief(be.FirstByteP95MS, max(be.FirstByteP95MS, p.HoldP95MS)),
+			})
+		}
 	}
 	return out
 }
@@ -106,8 +157,8 @@ func (b *base) settings() admission.Settings {
 		HorizonMS:    b.cfg.LongestDeadlineMS(),
 	}
 	for _, path := range slackgate.Paths {
-		p := b.cfg.Pool(path)
-		s.Beliefs[path] = slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS)
+		m := b.meter.Get(measure.PoolName(path))
+		s.Beliefs[path] = m.Belief()
 	}
 	for _, c := range b.cfg.Classes {
 		if c.Success == config.SuccessWhole {

@@ -12,6 +12,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/broker/httpapi"
+	"leeway/broker/measure"
 	"leeway/slackgate"
 	"leeway/workers"
 	"leeway/workers/attempt"
@@ -93,9 +94,11 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 	p, err := workers.Start(workers.Options{
 		Path: path, Slots: slots, Limit: pool.Limit, Runner: runner,
 		Store: w.store, Tickets: w.tickets, Redis: w.rdb,
-		FirstByteP95:    func() int64 { return pool.FirstByteP95MS },
+		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
+		LongestSlack:    func() int64 { return w.longestSlack(path) },
 		Prompt:          w.prompt,
 		Tariffs:         tariffs,
+		Rescue:          w.admitter.Rescue,
 		FallbackEnabled: func() bool { return w.cfg.Gate.FallbackEnabled },
 		Observer:        w.metrics,
 		Background:      w.background,
@@ -109,7 +112,44 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 		return err
 	}
 	w.pools = append(w.pools, p)
+	w.background.Go("backend p95s "+path.String(), func(ctx context.Context) error {
+		return w.followP95s(ctx, runner, pool)
+	})
 	return nil
+}
+
+// followP95s tells the runner what its backends' first bytes are measured to
+// take: a backend is not called with less than its own p95 left.
+func (w *Worker) followP95s(ctx context.Context, r *attempt.Runner, pool *config.Pool) error {
+	tick := time.NewTicker(measure.Every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for i := range pool.Backends {
+			name := pool.Backends[i].Name
+			m := w.meter.Get(measure.BackendName(name))
+			if err := r.SetP95(name, time.Duration(m.FirstByte.P95MS*float64(time.Millisecond))); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// longestSlack is the longest slack that jobs of the pool's classes have by
+// default.
+func (w *Worker) longestSlack(path slackgate.Path) int64 {
+	var longest int64
+	for _, c := range w.cfg.Classes {
+		prefer, _ := c.Prefer.Paths()
+		if prefer[0] == path || prefer[1] == path {
+			longest = max(longest, c.DeadlineMS-max(*c.ReserveMS, w.cfg.Gate.ReserveMS))
+		}
+	}
+	return longest
 }
 
 // prompt is the system prompt of a class; that of the default class for jobs

@@ -155,6 +155,6 @@ func starts(done, rest string) bool {
 	if abbreviations[word] {
 		return false
 	}
-	// An initial, as in "J. Smith".
-	return !(len(word) == 2 && word[1] == '.' && word[0] >= 'a' && word[0] <= 'z' && word != "i.")
+	initial := len(word) == 2 && word[1] == '.' && word[0] >= 'a' && word[0] <= 'z' && word != "i." // as in "J. Smith"
+	return !initial
 }

@@ -9,6 +9,7 @@ package pipenet
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -147,7 +148,7 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 func (c *conn) cause(op string, err error) error {
-	if (err == io.EOF || err == io.ErrClosedPipe) && c.reset.Load() && !c.linger.Load() {
+	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)) && c.reset.Load() && !c.linger.Load() {
 		return opError(op, syscall.ECONNRESET)
 	}
 	return err

@@ -1,0 +1,222 @@
+// Package measure keeps what is believed about the pools' and backends'
+// latencies up to date, from the calls that all workers have counted in the
+// store.
+package measure
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+	"leeway/slackgate/latency"
+)
+
+// Every is how often the store is read.
+const Every = time.Second
+
+// fine is how many of the newest slices stand alone; older ones are merged by
+// the minute, so that memory does not grow with the window.
+const fine = 60_000 / latency.SliceMS
+
+// widest is how many slices the widest window has.
+const widest = 15 * 60_000 / latency.SliceMS
+
+// Subject is something whose latency is measured: a pool or a backend.
+type Subject struct {
+	// Name as in [redisstore.Series].
+	Name string
+	// Declared is what is believed without measurements.
+	Declared slackgate.Belief
+	// Path is the pool whose jobs in flight count, for a pool; else Reject.
+	Path slackgate.Path
+}
+
+// PoolName is the series name of a pool.
+func PoolName(p slackgate.Path) string { return "pool." + p.String() }
+
+// BackendName is the series name of a backend.
+func BackendName(name string) string { return "backend." + name }
+
+// Measured is what is believed about a subject now.
+type Measured struct {
+	Declared        slackgate.Belief
+	FirstByte, Hold latency.Estimate
+}
+
+// Belief is the measurements as the gate takes them.
+func (m *Measured) Belief() slackgate.Belief {
+	hold := m.Hold.Dist
+	// A slot is held past the first byte, whatever two samples of the two say.
+	hold.MeanMS, hold.P95MS = max(hold.MeanMS, m.FirstByte.MeanMS), max(hold.P95MS, m.FirstByte.P95MS)
+	return slackgate.Belief{FirstByte: m.FirstByte.Dist, Hold: hold, Samples: m.FirstByte.Samples, State: m.FirstByte.State}
+}
+
+// State is where the gate's pool state comes from.
+type State interface {
+	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
+	Slices(ctx context.Context, series []redisstore.Series, slices []int64) ([][]*latency.Histogram, error)
+}
+
+// Meter measures. Create it with [New].
+type Meter struct {
+	store    State
+	policy   func() [slackgate.NumPaths]redisstore.PoolPolicy
+	log      *slog.Logger
+	subjects []Subject
+
+	// Only Once uses these.
+	history   []history // two a subject: first byte, hold
+	estimator latency.Estimator
+
+	mu  sync.RWMutex // guards now
+	now map[string]Measured
+}
+
+// history is the slices of one series: number of slice to counts, the older
+// ones merged by the minute under the minute's first slice.
+type history struct {
+	slices map[int64]*latency.Histogram
+	read   int64 // the newest slice that is complete in slices
+}
+
+// New returns a meter that believes what is declared.
+func New(store State, policy func() [slackgate.NumPaths]redisstore.PoolPolicy, log *slog.Logger, subjects []Subject) *Meter {
+	m := &Meter{store: store, policy: policy, log: log, subjects: subjects, now: map[string]Measured{}}
+	for _, s := range subjects {
+		m.history = append(m.history, history{slices: map[int64]*latency.Histogram{}}, history{slices: map[int64]*latency.Histogram{}})
+		m.now[s.Name] = Measured{
+			Declared:  s.Declared,
+			FirstByte: latency.Estimate{Dist: s.Declared.FirstByte, Change: 1},
+			Hold:      latency.Estimate{Dist: s.Declared.Hold, Change: 1},
+		}
+	}
+	return m
+}
+
+// Get returns what is believed about a subject; the zero value for one that is
+// not measured.
+func (m *Meter) Get(name string) Measured {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.now[name]
+}
+
+// Subjects are what is measured, in the order given to New.
+func (m *Meter) Subjects() []Subject { return m.subjects }
+
+// Run measures until ctx is done. With the store away the last beliefs stand.
+func (m *Meter) Run(ctx context.Context) error {
+	tick := time.NewTicker(Every)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		err := m.Once(ctx)
+		if err != nil && ctx.Err() == nil && !away {
+			m.log.Warn("latencies not read", "error", err)
+		}
+		away = err != nil
+	}
+}
+
+// Once reads what is new and works out the beliefs.
+func (m *Meter) Once(ctx context.Context) error {
+	st, err := m.store.State(ctx, m.policy())
+	if err != nil {
+		return err
+	}
+	if err := m.read(ctx, redisstore.SliceOf(st.NowMS)); err != nil {
+		return err
+	}
+	now := make(map[string]Measured, len(m.subjects))
+	for i, s := range m.subjects {
+		var silent, running []int64
+		if s.Path != slackgate.Reject {
+			silent, running = st.SilentAges[s.Path], st.RunningAges[s.Path]
+		}
+		now[s.Name] = Measured{
+			Declared:  s.Declared,
+			FirstByte: m.estimator.Estimate(m.history[2*i].newestFirst(st.NowMS), silent, s.Declared.FirstByte),
+			Hold:      m.estimator.Estimate(m.history[2*i+1].newestFirst(st.NowMS), running, s.Declared.Hold),
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = now
+	return nil
+}
+
+// read brings every history up to the slice that is being filled now.
+func (m *Meter) read(ctx context.Context, current int64) error {
+	// A call may be counted a moment after its slice has ended, so the one
+	// before the current is read again too.
+	oldest := current - 1
+	for i := range m.history {
+		oldest = min(oldest, m.history[i].read+1)
+	}
+	oldest = max(oldest, current-widest)
+	numbers := make([]int64, 0, current-oldest+1)
+	for n := oldest; n <= current; n++ {
+		numbers = append(numbers, n)
+	}
+	var series []redisstore.Series
+	for _, s := range m.subjects {
+		series = append(series, redisstore.Series{Name: s.Name, Kind: redisstore.FirstByte}, redisstore.Series{Name: s.Name, Kind: redisstore.Hold})
+	}
+	got, err := m.store.Slices(ctx, series, numbers)
+	if err != nil {
+		return err
+	}
+	for i := range m.history {
+		m.history[i].take(numbers, got[i], current)
+	}
+	return nil
+}
+
+// take stores what was read, merges what has grown old and drops what has
+// left the widest window.
+func (h *history) take(numbers []int64, counts []*latency.Histogram, current int64) {
+	for i, n := range numbers {
+		if n <= h.read {
+			continue
+		}
+		if counts[i] == nil {
+			delete(h.slices, n)
+			continue
+		}
+		h.slices[n] = counts[i]
+	}
+	h.read = max(h.read, current-2)
+	for n, c := range h.slices {
+		minute := n - n%fine
+		switch {
+		case n <= current-widest:
+			delete(h.slices, n)
+		case n > current-2*fine || n == minute:
+		case h.slices[minute] == nil:
+			h.slices[minute] = c
+			delete(h.slices, n)
+		default:
+			h.slices[minute].Merge(c)
+			delete(h.slices, n)
+		}
+	}
+}
+
+func (h *history) newestFirst(nowMS int64) []latency.Slice {
+	current := redisstore.SliceOf(nowMS)
+	out := make([]latency.Slice, 0, len(h.slices))
+	for n := current; n > current-widest; n-- {
+		if c := h.slices[n]; c != nil {
+			out = append(out, latency.Slice{AgeMS: nowMS - n*latency.SliceMS, Calls: c})
+		}
+	}
+	return out
+}

@@ -1,0 +1,334 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+var lifeBehaviours = []behaviour{
+	{"claim, renew, finish", wholeLife},
+	{"a second finish is harmless", finishTwice},
+	{"a wrong fence is refused and its spend settles", wrongFence},
+	{"every outcome has its row", outcomes},
+	{"cancel waiting, running, late, done, missing", cancelAll},
+	{"a cancelled job that is handed back ends", cancelledHandback},
+	{"purge deletes text and answer only", purge},
+	{"ends and cancels are announced", announced},
+	{"an unreadable record fails its job", unreadable},
+}
+
+func wholeLife(t *testing.T, h *harness) {
+	c := h.started("j")
+	if c.Text != "text of j" || c.Path != slackgate.Paid || c.Fence != 1 || c.Offers != 0 || c.Attempts != 0 ||
+		c.MaxOutputTokens != 100 || c.Metadata["k"] != "j" || c.DeadlineAtMS-c.AcceptedMS != 60_000 || c.Admission.SlackMS != 58_000 {
+		t.Errorf("claim %+v", c)
+	}
+	v := h.view("j")
+	if v.State != broker.StateRunning || v.Outcome != "" {
+		t.Errorf("view %+v", v)
+	}
+	before := h.score("j", "running", "paid")
+	if l, err := h.Renew(bg, c, 10*time.Minute); l != LeaseHeld || err != nil {
+		t.Errorf("renewal %v, %v", l, err)
+	}
+	between(t, "the lease", h.score("j", "running", "paid")-before, 500_000, 600_000)
+	o, err := h.Finish(bg, c, usable("the answer"))
+	if o != broker.OutcomeUsable || err != nil {
+		t.Fatalf("finish: %s, %v", o, err)
+	}
+	v = h.view("j")
+	if v.State != broker.StateDone || v.Outcome != broker.OutcomeUsable || v.Answer != "the answer" || v.Backend != "lab" ||
+		v.FirstByteMS == nil || *v.FirstByteMS != 700 || v.FirstRoute != "lab" || v.FirstOutcome != "whole" || v.Cause != "" {
+		t.Errorf("view %+v", v)
+	}
+	if n, _ := h.rdb.Exists(bg, h.key("text", "j")).Result(); n != 0 {
+		t.Error("the text outlived the outcome")
+	}
+	for _, key := range []string{"job", "answer"} {
+		between(t, key+"'s TTL", h.ttl(key, "j").Milliseconds(), 3500_000, 3600_000)
+	}
+	p := h.state().Pools[slackgate.Paid]
+	if p.InFlight() != 0 || len(h.misses()) != 0 {
+		t.Errorf("%+v, misses %+v", p, h.misses())
+	}
+	if l, err := h.Renew(bg, c, time.Minute); l != LeaseLost || err != nil {
+		t.Errorf("an ended job's lease was renewed: %v, %v", l, err)
+	}
+	if n, _ := h.rdb.ZCard(bg, h.key("running", "paid")).Result(); n != 0 {
+		t.Error("a renewal after the end put the job back")
+	}
+	h.balanced()
+}
+
+func finishTwice(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.openAttempt(c, 1)
+	row := h.attempt(c, 1, 100, 20)
+	for i := range 2 {
+		if o, err := h.Finish(bg, c, usable("x"), row); o != broker.OutcomeUsable || err != nil {
+			t.Errorf("finish %d: %s, %v", i, o, err)
+		}
+	}
+	// What a repetition says is what is on record, not what it wished for.
+	late := &broker.Finish{Outcome: broker.OutcomeLate, Cause: broker.CauseLateFinish, FirstByteMS: -1}
+	if o, err := h.Finish(bg, c, late); o != broker.OutcomeUsable || err != nil {
+		t.Errorf("a repetition with another outcome gives %s, %v", o, err)
+	}
+	if len(h.spent()) != 1 || len(h.misses()) != 0 || h.totals()["outcome:paid:usable"] != 1 || h.view("j").Outcome != broker.OutcomeUsable {
+		t.Errorf("rows %+v, misses %+v, totals %+v", h.spent(), h.misses(), h.totals())
+	}
+	if h.state().Released[slackgate.Paid] != 1 {
+		t.Errorf("released %d times", h.state().Released[slackgate.Paid])
+	}
+	h.balanced()
+}
+
+func wrongFence(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.openAttempt(c, 1)
+	c2 := *c
+	c2.Fence++
+	if _, err := h.Finish(bg, &c2, usable("stolen"), h.attempt(c, 1, 100, 20)); err != broker.ErrFenced {
+		t.Fatalf("a wrong fence gives %v", err)
+	}
+	if len(h.spent()) != 1 || len(h.openRows()) != 0 {
+		t.Errorf("its spend did not settle: %+v, open %+v", h.spent(), h.openRows())
+	}
+	if v := h.view("j"); v.State != broker.StateRunning || v.Answer != "" {
+		t.Errorf("view %+v", v)
+	}
+	for what, err := range map[string]error{
+		"hand-back":  h.Handback(bg, &c2),
+		"spend row":  h.OpenSpend(bg, &c2, &broker.SpendRow{JobID: "j", Attempt: 2, Path: slackgate.Paid, Currency: "USD"}, true, 1, 1),
+		"unknown id": h.Handback(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}),
+	} {
+		if err != broker.ErrFenced {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := h.Finish(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}, usable("x")); err != broker.ErrFenced {
+		t.Errorf("finish of an unknown job: %v", err)
+	}
+	if len(h.openRows()) != 0 {
+		t.Errorf("a fenced claim opened a spend row: %+v", h.openRows())
+	}
+	if _, err := h.Finish(bg, c, usable("mine")); err != nil || h.view("j").Answer != "mine" {
+		t.Errorf("the right fence: %v", err)
+	}
+	h.balanced()
+}
+
+func outcomes(t *testing.T, h *harness) {
+	h.live(10, 10)
+	causes := map[broker.Outcome]broker.Cause{
+		broker.OutcomeLate: broker.CauseLateFirstByte, broker.OutcomeExpired: broker.CauseExpiredInQueue,
+		broker.OutcomeEmpty: broker.CauseEmpty, broker.OutcomeTruncated: broker.CauseTruncated, broker.OutcomeFailed: broker.CauseFailed,
+	}
+	for _, o := range broker.Outcomes {
+		id := "j-" + string(o)
+		h.put(slackgate.Free, testJob(id, 60_000))
+		c := h.claim(slackgate.Free)
+		// 5 s past the instant at which the first byte was due.
+		h.advance(63 * time.Second)
+		f := &broker.Finish{Outcome: o, Cause: causes[o], FirstByteMS: 900, Reason: "why"}
+		if got, err := h.Finish(bg, c, f); got != o || err != nil {
+			t.Fatalf("%s: %s, %v", o, got, err)
+		}
+		if v := h.view(id); v.Outcome != o || v.Cause != causes[o] || v.Reason != "why" || v.ElapsedMS < 63_000 {
+			t.Errorf("%s: view %+v", o, v)
+		}
+	}
+	rows := h.misses()
+	if len(rows) != len(causes) {
+		t.Fatalf("%d miss rows, want %d: %+v", len(rows), len(causes), rows)
+	}
+	for _, r := range rows {
+		if r.Cause != causes[r.Outcome] || r.Path != slackgate.Free || r.Class != "summary" || r.Producer != "p" || r.SlackMS != 58_000 {
+			t.Errorf("row %+v", r)
+		}
+		// Late by what was missed: the first byte's due time, or the deadline.
+		want := int64(3000)
+		if r.Cause == broker.CauseLateFirstByte || r.Cause == broker.CauseExpiredInQueue {
+			want = 5000
+		}
+		between(t, string(r.Outcome)+" late by", r.LateByMS, want, want+30_000)
+	}
+	h.balanced()
+}
+
+func cancelAll(t *testing.T, h *harness) {
+	h.live(10, 10)
+	cancel := func(id string, want Cancelled) {
+		t.Helper()
+		if got, err := h.Cancel(bg, id); got != want || err != nil {
+			t.Errorf("cancel of %s: %q, %v; want %q", id, got, err, want)
+		}
+	}
+	cancel("nobody", CancelMissing)
+
+	h.put(slackgate.Paid, testJob("waiting", 60_000))
+	cancel("waiting", CancelWaiting)
+	cancel("waiting", CancelDone)
+	if v := h.view("waiting"); v.Outcome != broker.OutcomeCancelled || v.State != broker.StateDone {
+		t.Errorf("%+v", v)
+	}
+	if c, full, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); c != nil || full || err != nil {
+		t.Errorf("the ticket of a cancelled job claims %+v (full %v, %v)", c, full, err)
+	}
+
+	// Running: its worker is told, and whatever it comes to is cancelled ...
+	h.put(slackgate.Paid, testJob("running", 60_000))
+	c := h.claim(slackgate.Paid)
+	cancel("running", CancelRunning)
+	cancel("running", CancelRunning)
+	if l, err := h.Renew(bg, c, time.Minute); l != LeaseCancelled || err != nil {
+		t.Errorf("renewal of a cancelled job: %v, %v", l, err)
+	}
+	f := &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseFailed, FirstByteMS: -1}
+	for range 2 {
+		if o, err := h.Finish(bg, c, f); o != broker.OutcomeCancelled || err != nil {
+			t.Errorf("finish of a cancelled job: %s, %v", o, err)
+		}
+	}
+	// ... unless it was usable by then.
+	h.put(slackgate.Paid, testJob("quick", 60_000))
+	c = h.claim(slackgate.Paid)
+	cancel("quick", CancelRunning)
+	if o, err := h.Finish(bg, c, usable("x")); o != broker.OutcomeUsable || err != nil {
+		t.Errorf("a usable answer to a cancelled job: %s, %v", o, err)
+	}
+
+	// After the deadline a cancel changes nothing: a miss stays a miss.
+	h.put(slackgate.Paid, testJob("late", 60_000))
+	h.put(slackgate.Paid, testJob("late2", 60_000))
+	c = h.claim(slackgate.Paid)
+	h.advance(time.Minute)
+	cancel("late", CancelLate)
+	cancel("late2", CancelLate)
+	if o, err := h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeLate, Cause: broker.CauseCutAtDeadline, FirstByteMS: -1}); o != broker.OutcomeLate || err != nil {
+		t.Errorf("a cancel after the deadline made it %s, %v", o, err)
+	}
+	if rows := h.misses(); len(rows) != 1 || rows[0].Outcome != broker.OutcomeLate {
+		t.Errorf("misses %+v", rows)
+	}
+	h.balanced()
+}
+
+func cancelledHandback(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.openAttempt(c, 1)
+	if _, err := h.Cancel(bg, "j"); err != nil {
+		t.Fatal(err)
+	}
+	h.must(h.Handback(bg, c))
+	if v := h.view("j"); v.Outcome != broker.OutcomeCancelled {
+		t.Errorf("a cancelled job was put back: %+v", v)
+	}
+	if _, err := h.Finish(bg, c, usable("x")); err != broker.ErrFenced {
+		t.Errorf("its old claim still ends it: %v", err)
+	}
+	if rows := h.spent(); len(rows) != 1 || rows[0].Known != broker.KnownUnknown {
+		t.Errorf("its attempt: %+v", rows)
+	}
+	h.balanced()
+}
+
+func purge(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.openAttempt(c, 1)
+	_, err := h.Finish(bg, c, usable("secret answer"), h.attempt(c, 1, 10, 10))
+	h.must(err)
+	h.must(h.Purge(bg, "j"))
+	h.must(h.Purge(bg, "j"))
+	if v := h.view("j"); v.Answer != "" || v.Outcome != broker.OutcomeUsable {
+		t.Errorf("%+v", v)
+	}
+	if len(h.spent()) != 1 {
+		t.Error("the spend row went too")
+	}
+	keys, err := h.rdb.Keys(bg, h.key("text", "*")).Result()
+	h.must(err)
+	if len(keys) != 0 {
+		t.Errorf("texts left: %v", keys)
+	}
+}
+
+func announced(t *testing.T, h *harness) {
+	ctx, stop := context.WithCancel(bg)
+	defer stop()
+	ended, closeEnded := h.Ended(ctx)
+	cancels, closeCancels := h.Cancels(ctx)
+	// Both subscriptions stand once each has heard of something.
+	for ended2, cancels2 := ended, cancels; ended2 != nil || cancels2 != nil; {
+		h.must(h.rdb.Publish(bg, h.key("ended"), "probe").Err())
+		h.must(h.rdb.Publish(bg, h.key("cancel"), "probe").Err())
+		select {
+		case <-ended2:
+			ended2 = nil
+		case <-cancels2:
+			cancels2 = nil
+		default:
+		}
+	}
+	hear := func(from <-chan string, want string) {
+		t.Helper()
+		for id := range from {
+			if id == want {
+				return
+			}
+			if id != "probe" {
+				t.Errorf("heard of %s, want %s", id, want)
+			}
+		}
+		t.Errorf("the channel closed before %s", want)
+	}
+	c := h.started("j")
+	_, err := h.Cancel(bg, "j")
+	h.must(err)
+	hear(cancels, "j")
+	_, err = h.Finish(bg, c, usable("x"))
+	h.must(err)
+	hear(ended, "j")
+	h.put(slackgate.Paid, testJob("k", 60_000))
+	_, err = h.Cancel(bg, "k")
+	h.must(err)
+	hear(ended, "k")
+	h.must(closeEnded())
+	h.must(closeCancels())
+	for range ended { //nolint:revive // until it is closed
+	}
+	for range cancels { //nolint:revive // until it is closed
+	}
+}
+
+func unreadable(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.put(slackgate.Paid, testJob("j", 60_000))
+	h.must(h.rdb.HSet(bg, h.key("job", "j"), "spec", "{nonsense").Err())
+	if _, err := h.Get(bg, "j"); err == nil || errors.Is(err, broker.ErrNotFound) || strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("reading it: %v", err)
+	}
+	c, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute)
+	if err == nil || errors.Is(err, broker.ErrUnavailable) || c == nil || c.ID != "j" {
+		t.Fatalf("claim %+v, %v", c, err)
+	}
+	if syn, ok := errors.AsType[*json.SyntaxError](err); !ok {
+		t.Errorf("the error does not say what is wrong: %v, %v", err, syn)
+	}
+	// The claim is good enough to end the job by.
+	o, err := h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, FirstByteMS: -1})
+	if o != broker.OutcomeFailed || err != nil {
+		t.Errorf("%s, %v", o, err)
+	}
+	if rows := h.misses(); len(rows) != 1 || rows[0].Cause != broker.CauseRecordLost {
+		t.Errorf("misses %+v", rows)
+	}
+	h.balanced()
+}

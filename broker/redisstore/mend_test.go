@@ -1,0 +1,258 @@
+package redisstore
+
+import (
+	"testing"
+	"time"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+var mendBehaviours = []behaviour{
+	{"a job past due in the queue is expired", expiredInQueue},
+	{"a lost lease is offered twice more, then failed", lostLease},
+	{"a lost lease without slack fails at once", lostLeaseNoSlack},
+	{"a lost lease of a cancelled job is cancelled", lostLeaseCancelled},
+	{"a worker that was given up for lost changes nothing", backFromTheDead},
+	{"a job whose record is gone is set aside", recordGone},
+	{"a job whose text is gone is set aside", textGone},
+	{"a running job whose record is gone is set aside", runningRecordGone},
+	{"a place left over ends no job twice", leftOverPlace},
+	{"a sweep with nothing to do does nothing", idleSweep},
+}
+
+var p95s = [slackgate.NumPaths]int64{slackgate.Paid: 1200, slackgate.Free: 4000}
+
+func (h *harness) sweep() *Swept {
+	h.t.Helper()
+	s, err := h.Sweep(bg, p95s)
+	h.must(err)
+	return s
+}
+
+func expiredInQueue(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.put(slackgate.Free, testJob("due", 60_000))
+	h.put(slackgate.Free, testJob("patient", 600_000))
+	h.advance(57 * time.Second)
+	// The first byte was due 2,000 ms before the deadline: not yet.
+	if s := h.sweep(); s.Expired != 0 && h.view("due").State == broker.StateWaiting {
+		t.Errorf("swept %+v before its time", s)
+	}
+	h.advance(2 * time.Second)
+	s := h.sweep()
+	if v := h.view("due"); v.Outcome != broker.OutcomeExpired || v.Cause != broker.CauseExpiredInQueue || v.Attempts != 0 {
+		t.Errorf("swept %+v, view %+v", s, v)
+	}
+	if len(s.Ended) != 1 || s.Ended[0] != "due" || s.Expired != 1 || s.Failed != 0 || s.Reoffered != 0 {
+		t.Errorf("swept %+v", s)
+	}
+	if rows := h.misses(); len(rows) != 1 || rows[0].Cause != broker.CauseExpiredInQueue || rows[0].QueueWaitMS < 59_000 {
+		t.Errorf("misses %+v", rows)
+	}
+	if c := h.claim(slackgate.Free); c.ID != "patient" {
+		t.Errorf("claimed %s", c.ID)
+	}
+	h.balanced()
+}
+
+func lostLease(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.put(slackgate.Paid, testJob("j", 3600_000))
+	for n := range MaxOffers + 1 {
+		c, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute)
+		h.must(err)
+		if c == nil || c.ID != "j" || c.Offers != n || c.Attempts != n {
+			t.Fatalf("claim %d: %+v", n, c)
+		}
+		h.openAttempt(c, n+1)
+		if s := h.sweep(); s.Reoffered+s.Failed != 0 {
+			t.Fatalf("swept %+v under a good lease", s)
+		}
+		h.advance(61 * time.Second)
+		s := h.sweep()
+		// What that attempt cost nobody knows: it stays charged at its largest.
+		rows := h.spent()
+		if len(rows) != n+1 || len(h.openRows()) != 0 {
+			t.Fatalf("after loss %d: %d settled, %d open", n, len(rows), len(h.openRows()))
+		}
+		if r := rows[n]; r.Known != broker.KnownUnknown || r.Result != "lost" || r.CostMicro != r.MaxCostMicro || r.CostMicro != 5000 ||
+			r.InputTokens != 200 || r.OutputTokens != 100 || r.Attempt != n+1 || r.SettledAtMS == 0 || r.OpenedAtMS == 0 {
+			t.Errorf("row %+v", r)
+		}
+		if n < MaxOffers {
+			if v := h.view("j"); s.Reoffered != 1 || s.Failed != 0 || v.State != broker.StateWaiting {
+				t.Fatalf("loss %d: swept %+v, view %+v", n, s, v)
+			}
+			// Its holder finds itself fenced off.
+			if _, err := h.Finish(bg, c, usable("late")); err != broker.ErrFenced {
+				t.Errorf("loss %d: the lost holder finished: %v", n, err)
+			}
+			continue
+		}
+		v := h.view("j")
+		if s.Failed != 1 || v.Outcome != broker.OutcomeFailed || v.Cause != broker.CauseWorkerLost || v.Reason != "worker_lost" || len(s.Ended) != 1 {
+			t.Errorf("last loss: swept %+v, view %+v", s, v)
+		}
+	}
+	if got := h.totals()["reoffered:paid"]; got != MaxOffers {
+		t.Errorf("reoffered %d times", got)
+	}
+	h.balanced()
+}
+
+func lostLeaseNoSlack(t *testing.T, h *harness) {
+	h.live(10, 10)
+	// Paid needs 1,200 ms: one job has them when its lease lapses, one not.
+	h.put(slackgate.Paid, testJob("enough", 600_000))
+	h.put(slackgate.Paid, testJob("short", 63_000))
+	h.claim(slackgate.Paid)
+	h.claim(slackgate.Paid)
+	h.advance(60 * time.Second)
+	s := h.sweep()
+	if s.Reoffered != 1 || s.Failed != 1 || len(s.Ended) != 1 || s.Ended[0] != "short" {
+		t.Errorf("swept %+v", s)
+	}
+	if v := h.view("short"); v.Outcome != broker.OutcomeFailed || v.Cause != broker.CauseWorkerLost {
+		t.Errorf("%+v", v)
+	}
+	h.balanced()
+}
+
+func lostLeaseCancelled(t *testing.T, h *harness) {
+	h.started("j")
+	_, err := h.Cancel(bg, "j")
+	h.must(err)
+	h.advance(61 * time.Second)
+	// advance moved the deadline too, so make the job patient again: a cancel
+	// that was in time stays in time.
+	h.sweep()
+	if v := h.view("j"); v.Outcome != broker.OutcomeCancelled || len(h.misses()) != 0 {
+		t.Errorf("%+v, misses %+v", v, h.misses())
+	}
+	h.balanced()
+}
+
+// A worker that was cut off comes back after its job was failed for it: that
+// end stands, and it is told that it is fenced.
+func backFromTheDead(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.openAttempt(c, 1)
+	h.advance(61 * time.Second) // past the lease and the deadline
+	h.sweep()
+	if _, err := h.Finish(bg, c, usable("late"), h.attempt(c, 1, 100, 20)); err != broker.ErrFenced {
+		t.Errorf("finish after the job was failed: %v", err)
+	}
+	if v := h.view("j"); v.Outcome != broker.OutcomeFailed || v.Answer != "" {
+		t.Errorf("%+v", v)
+	}
+	if rows := h.spent(); len(rows) != 1 || rows[0].Known != broker.KnownUnknown {
+		t.Errorf("the attempt was booked again: %+v", rows)
+	}
+	h.balanced()
+}
+
+// lost checks that a job was set aside and that the pool goes on.
+func (h *harness) lost(t *testing.T, path slackgate.Path, id string) {
+	t.Helper()
+	rows := h.misses()
+	if len(rows) != 1 || rows[0].JobID != id || rows[0].Cause != broker.CauseRecordLost || rows[0].Outcome != broker.OutcomeFailed || rows[0].Path != path {
+		t.Errorf("misses %+v", rows)
+	}
+	if n, _ := h.rdb.Exists(bg, h.key("text", id)).Result(); n != 0 {
+		t.Error("its text is still there")
+	}
+	h.balanced()
+}
+
+func recordGone(t *testing.T, h *harness) {
+	for _, by := range []string{"claim", "sweep"} {
+		t.Run(by, func(t *testing.T) {
+			h := h.fresh()
+			h.live(10, 10)
+			h.put(slackgate.Free, testJob("lost", 60_000))
+			h.put(slackgate.Free, testJob("next", 600_000))
+			h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
+			if by == "sweep" {
+				h.advance(61 * time.Second)
+				if s := h.sweep(); s.Failed != 1 || s.Expired != 0 {
+					t.Errorf("swept %+v", s)
+				}
+			}
+			if c := h.claim(slackgate.Free); c.ID != "next" {
+				t.Errorf("claimed %s", c.ID)
+			}
+			h.lost(t, slackgate.Free, "lost")
+			if p := h.state().Pools[slackgate.Free]; p.QueueAgeMS != 0 || p.Waiting != 0 {
+				t.Errorf("it still counts: %+v", p)
+			}
+		})
+	}
+}
+
+func textGone(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.put(slackgate.Free, testJob("lost", 60_000))
+	h.put(slackgate.Free, testJob("next", 600_000))
+	h.must(h.rdb.Del(bg, h.key("text", "lost")).Err())
+	if c := h.claim(slackgate.Free); c.ID != "next" {
+		t.Errorf("claimed %s", c.ID)
+	}
+	h.lost(t, slackgate.Free, "lost")
+	// Its producer is told.
+	if v := h.view("lost"); v.State != broker.StateDone || v.Outcome != broker.OutcomeFailed || v.Cause != broker.CauseRecordLost {
+		t.Errorf("%+v", v)
+	}
+}
+
+func runningRecordGone(t *testing.T, h *harness) {
+	c := h.started("lost")
+	h.openAttempt(c, 1)
+	h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
+	if _, err := h.Finish(bg, c, usable("x")); err != broker.ErrFenced {
+		t.Errorf("finish without a record: %v", err)
+	}
+	h.advance(61 * time.Second)
+	if s := h.sweep(); s.Failed != 1 {
+		t.Errorf("swept %+v", s)
+	}
+	h.lost(t, slackgate.Paid, "lost")
+	if len(h.openRows()) != 0 || len(h.spent()) != 1 || h.spent()[0].CostMicro != 5000 {
+		t.Errorf("its attempt: open %+v, settled %+v", h.openRows(), h.spent())
+	}
+}
+
+func leftOverPlace(t *testing.T, h *harness) {
+	h.live(10, 10)
+	for _, by := range []string{"claim", "sweep"} {
+		id := "done-" + by
+		h.put(slackgate.Paid, testJob(id, 60_000))
+		_, err := h.Cancel(bg, id)
+		h.must(err)
+		h.must(h.rdb.ZAdd(bg, h.key("waiting", "paid"), z(h.NowMS()-1, "0000000000000009:summary:"+id)).Err())
+		if by == "sweep" {
+			h.must(h.rdb.ZAdd(bg, h.key("running", "free"), z(h.NowMS()-1000, id)).Err())
+			h.sweep()
+		} else if c, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); c != nil || err != nil {
+			t.Errorf("claimed %+v, %v", c, err)
+		}
+		if n, _ := h.rdb.ZCard(bg, h.key("waiting", "paid")).Result(); n != 0 {
+			t.Errorf("%s: the place is still there", by)
+		}
+	}
+	if len(h.misses()) != 0 {
+		t.Errorf("an ended job was missed as well: %+v", h.misses())
+	}
+	h.balanced()
+}
+
+func idleSweep(t *testing.T, h *harness) {
+	c := h.started("j")
+	h.put(slackgate.Free, testJob("k", 60_000))
+	if s := h.sweep(); s.Expired+s.Reoffered+s.Failed != 0 || s.Ended != nil {
+		t.Errorf("swept %+v", s)
+	}
+	if l, err := h.Renew(bg, c, time.Minute); l != LeaseHeld || err != nil {
+		t.Errorf("%v, %v", l, err)
+	}
+}

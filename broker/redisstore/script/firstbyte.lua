@@ -1,0 +1,5 @@
+-- A claimed job's first answer text came. ARGV: pool, id, fence.
+local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
+if redis.call('HGET', P .. ':job:' .. id, 'fence') ~= fence then return 0 end
+redis.call('ZREM', P .. ':silent:' .. pool, id)
+return 1

@@ -1,0 +1,71 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/slackgate"
+)
+
+// The declared workload of the article, 8/s for 90 s, over the whole of
+// Leeway: each job has one outcome, the books balance, and no backend is
+// called with less slack than the pool's p95.
+func TestDeclaredWorkloadSeed(t *testing.T) { testDeclared(t, slackgate.Seed) }
+
+// The same under the default policy: no promise is missed.
+func TestDeclaredWorkloadPredictive(t *testing.T) { testDeclared(t, slackgate.Predictive) }
+
+func testDeclared(t *testing.T, rule slackgate.Rule) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(rule)
+		w := start(t, cfg, labs)
+		verdicts, ends := w.offerAt(720, 125*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
+		byOutcome := map[broker.Outcome]int{}
+		due := map[string]int64{}
+		for _, v := range ends {
+			byOutcome[v.Outcome]++
+			due[v.ID] = v.DeadlineAtMS - v.ReserveMS
+		}
+		for path, l := range w.labs {
+			attempts, _ := l.Attempts(0)
+			for _, a := range attempts {
+				id := jobOf(due, a.RequestID)
+				if id == "" {
+					t.Errorf("%s: call %q belongs to no job", path, a.RequestID)
+					continue
+				}
+				if left := due[id] - a.ReceivedAtMS; left < cfg.Pool(path).FirstByteP95MS {
+					t.Errorf("%s: called with %d ms of slack left; its p95 is %d", path, left, cfg.Pool(path).FirstByteP95MS)
+				}
+			}
+		}
+		for id, lines := range w.log.jobs(t) {
+			if len(lines) != 1 {
+				t.Errorf("job %s has %d log lines", id, len(lines))
+			}
+		}
+		w.balance(ends, 0)
+		rejected := len(verdicts) - len(ends)
+		t.Logf("%s: offered %d, admitted %d, rejected %d, usable %d, late %d, dropped %d",
+			rule, len(verdicts), len(ends), rejected, byOutcome[broker.OutcomeUsable], byOutcome[broker.OutcomeLate], byOutcome[broker.OutcomeExpired])
+		if rule == slackgate.Predictive {
+			if n := byOutcome[broker.OutcomeUsable]; n < 186 || n != len(ends) {
+				t.Errorf("usable %d of %d admitted; want at least 186 and all of them", n, len(ends))
+			}
+		}
+	})
+}
+
+// jobOf finds the job that a request id belongs to.
+func jobOf(jobs map[string]int64, requestID string) string {
+	for id := range jobs {
+		if strings.Contains(requestID, id) {
+			return id
+		}
+	}
+	return ""
+}

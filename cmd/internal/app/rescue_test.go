@@ -1,0 +1,102 @@
+package app
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/broker/config"
+	"leeway/slackgate"
+)
+
+// A free pool that has become slower than declared leaves the second job too
+// little time: it is offered to the gate once more, and paid takes it if its
+// class allows. Without that it is dropped before a backend is called.
+func TestRescue(t *testing.T) {
+	for _, tt := range []struct {
+		rescue  bool
+		path    slackgate.Path
+		outcome broker.Outcome
+	}{
+		{true, slackgate.Paid, broker.OutcomeUsable},
+		{false, slackgate.Free, broker.OutcomeExpired},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, labs := declared(slackgate.Predictive)
+			labs[slackgate.Free] = lives{"fixed:9500ms", "0", 1}
+			cfg.Classes = config.Classes{"summary": {Prefer: config.FreeFirst, Rescue: tt.rescue}}
+			w := start(t, cfg, labs)
+			first := w.submit(&client.Job{Text: document})
+			time.Sleep(100 * time.Millisecond)
+			second := w.submit(&client.Job{Text: document})
+			if first.Path != slackgate.Free || second.Path != slackgate.Free {
+				t.Fatalf("admitted to %s and %s; want both to free", first.Path, second.Path)
+			}
+			ends := []*broker.View{w.wait(first.JobID), w.wait(second.JobID)}
+			if ends[0].Outcome != broker.OutcomeUsable {
+				t.Errorf("first job: %s", ends[0].Outcome)
+			}
+			if ends[1].Outcome != tt.outcome || ends[1].Path != tt.path {
+				t.Errorf("rescue %v: second job %s on %s; want %s on %s", tt.rescue, ends[1].Outcome, ends[1].Path, tt.outcome, tt.path)
+			}
+			w.balance(ends, 0)
+		})
+	}
+}
+
+// A pool that hangs is closed by its own measurement, probed with booked
+// requests while nothing is admitted to it, and reopened by them.
+func TestProbeReopens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Pools.Free.Limit = 0
+		cfg.Classes = config.Classes{"summary": {Prefer: config.PaidOnly}}
+		delete(labs, slackgate.Free)
+		labs[slackgate.Paid] = lives{"fixed:40s", "0", 2}
+		w := start(t, cfg, labs)
+		var ends []*broker.View
+		closed := false
+		for range 200 { // bounded: each round takes at most a deadline
+			v := w.submit(&client.Job{Text: document})
+			if v.Path == slackgate.Paid {
+				ends = append(ends, w.wait(v.JobID))
+			}
+			if closed = v.Reason == slackgate.ReasonNoSlack && v.NeedMS["paid"] > v.SlackMS; closed {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if !closed {
+			t.Fatal("a pool whose every call hangs past the deadline stays open")
+		}
+		must(t, w.labs[slackgate.Paid].SetPace(labPace("fixed:300ms")))
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute {
+			v := w.submit(&client.Job{Text: document})
+			if v.Path == slackgate.Paid {
+				end := w.wait(v.JobID)
+				t.Logf("reopened after %v", time.Since(began))
+				if end.Outcome != broker.OutcomeUsable {
+					t.Errorf("first job after reopening: %s", end.Outcome)
+				}
+				probed := 0
+				settled, _, err := w.client.Spend(t.Context())
+				must(t, err)
+				for i := range settled {
+					if settled[i].Class == "probe" {
+						probed++
+					}
+				}
+				if probed == 0 {
+					t.Error("no probe stands in the spend ledger")
+				}
+				t.Logf("probes booked: %d; jobs lost to the hang: %d", probed, len(ends))
+				return
+			}
+			time.Sleep(5 * time.Second)
+		}
+		t.Error("the pool did not reopen within ten minutes of its backend's recovery")
+	})
+}

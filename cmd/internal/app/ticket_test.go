@@ -1,0 +1,157 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/broker/config"
+	"leeway/slackgate"
+)
+
+// patient is a class of jobs that can wait.
+func patient() (*config.Config, map[slackgate.Path]lives) {
+	cfg, labs := declared(slackgate.Predictive)
+	cfg.Classes = config.Classes{
+		"summary": {Prefer: config.PaidOnly},
+		"batch":   {Prefer: config.PaidOnly, DeadlineMS: 600_000, ReserveMS: new(int64(2000))},
+	}
+	return cfg, labs
+}
+
+func (w *world) cancel(id string) string {
+	req, err := http.NewRequest(http.MethodDelete, "http://api.leeway/v1/jobs/"+id, nil)
+	must(w.t, err)
+	resp, err := w.http.Do(req)
+	must(w.t, err)
+	defer func() { _ = resp.Body.Close() }()
+	return resp.Status
+}
+
+// A short deadline goes ahead of a hundred patient jobs that came first.
+func TestUrgentJobRunsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		var ends []*broker.View
+		var ids []string
+		for range 100 {
+			v := w.submit(&client.Job{Class: "batch", Text: document})
+			if v.Path != slackgate.Paid {
+				t.Fatalf("patient job: %s", v.Reason)
+			}
+			ids = append(ids, v.JobID)
+		}
+		time.Sleep(500 * time.Millisecond) // both workers are busy with patient jobs
+		urgent := w.submit(&client.Job{Text: document})
+		if urgent.Path != slackgate.Paid {
+			t.Fatalf("urgent job: %s, need %v", urgent.Reason, urgent.NeedMS)
+		}
+		end := w.wait(urgent.JobID)
+		t.Logf("urgent job behind 100 patient ones: waited %d ms, %s", end.QueueWaitMS, end.Outcome)
+		if end.Outcome != broker.OutcomeUsable || end.QueueWaitMS > 1300 {
+			t.Errorf("urgent job: %s after waiting %d ms; want usable after one service time at most", end.Outcome, end.QueueWaitMS)
+		}
+		ends = append(ends, end)
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+		for _, v := range ends {
+			if v.Outcome != broker.OutcomeUsable {
+				t.Errorf("job %s: %s", v.ID, v.Outcome)
+			}
+		}
+		w.balance(ends, 0)
+	})
+}
+
+// Tickets delivered twice, or with nothing waiting, run no job twice.
+func TestTicketsTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		must(t, w.api.tickets.Put(context.Background(), slackgate.Paid, 20)) // for nothing
+		time.Sleep(time.Second)
+		var ends []*broker.View
+		var ids []string
+		for range 5 {
+			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
+			must(t, w.api.tickets.Put(context.Background(), slackgate.Paid, 2)) // twice more
+		}
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+		for _, v := range ends {
+			if v.Outcome != broker.OutcomeUsable || v.Attempts != 1 {
+				t.Errorf("job %s: %s after %d attempts", v.ID, v.Outcome, v.Attempts)
+			}
+		}
+		w.balance(ends, 0)
+	})
+}
+
+// Tickets removed by hand strand no job: whoever notices adds new ones.
+func TestTicketsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		var ids []string
+		for range 10 {
+			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
+		}
+		pending := fmt.Sprintf("asynq:{%s}:pending", w.api.tickets.Name(slackgate.Paid))
+		if !w.redis.Exists(pending) {
+			t.Fatal("no ticket is pending: the test removes nothing")
+		}
+		w.redis.Del(pending)
+		var ends []*broker.View
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+		for _, v := range ends {
+			if v.Outcome != broker.OutcomeUsable || v.Attempts != 1 {
+				t.Errorf("job %s: %s after %d attempts", v.ID, v.Outcome, v.Attempts)
+			}
+		}
+		w.balance(ends, 0)
+	})
+}
+
+// A cancelled waiting job costs nothing and its ticket claims somebody else or
+// nothing; a cancelled running job is cut and its spend stays booked.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		var ids []string
+		for range 4 {
+			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
+		}
+		time.Sleep(500 * time.Millisecond) // two run, two wait
+		t.Log("waiting:", w.cancel(ids[3]), "running:", w.cancel(ids[0]))
+		var ends []*broker.View
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+		want := []struct {
+			outcome  broker.Outcome
+			attempts int
+		}{
+			{broker.OutcomeCancelled, 1}, {broker.OutcomeUsable, 1}, {broker.OutcomeUsable, 1}, {broker.OutcomeCancelled, 0},
+		}
+		for i, v := range ends {
+			if v.Outcome != want[i].outcome || v.Attempts != want[i].attempts {
+				t.Errorf("job %d: %s after %d attempts; want %s after %d", i, v.Outcome, v.Attempts, want[i].outcome, want[i].attempts)
+			}
+		}
+		if n := ends[0].ElapsedMS; n > 700 {
+			t.Errorf("the running job ended %d ms after admission, cancelled at 500", n)
+		}
+		w.balance(ends, 0)
+	})
+}
