@@ -176,6 +176,16 @@ func (p *Pool) beat(ctx context.Context) error {
 	return p.Store.Beat(ctx, p.worker, p.Heartbeat*forgetAfter/10)
 }
 
+// callable reports whether any backend may be called now.
+func (p *Pool) callable() bool {
+	for _, b := range p.Runner.State() {
+		if b.State != attempt.StateOpen && b.State != attempt.StateOut {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *Pool) heartbeat(ctx context.Context) error {
 	tick := time.NewTicker(p.Heartbeat)
 	defer tick.Stop()
@@ -188,7 +198,13 @@ func (p *Pool) heartbeat(ctx context.Context) error {
 		if p.leaving.Load() {
 			return nil
 		}
-		if err := p.beat(ctx); err != nil && ctx.Err() == nil {
+		// A worker that has no backend to call offers no slots: the gate must
+		// not promise what would be dropped.
+		show := p.beat
+		if !p.callable() {
+			show = func(ctx context.Context) error { return p.Store.Leave(ctx, p.worker) }
+		}
+		if err := show(ctx); err != nil && ctx.Err() == nil {
 			p.Log.Warn("heartbeat not written", "path", p.Path.String(), "error", err)
 		}
 	}

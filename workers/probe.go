@@ -23,9 +23,9 @@ const probeTimeout = 30 * time.Second
 // are no jobs: they have no outcome.
 const ProbeClass = "probe"
 
-// probes sends a tiny request to the pool's first backend now and then while
-// the pool's measured first byte fits no job's slack: without traffic nothing
-// else would ever measure it again.
+// probes sends a tiny request now and then to what nothing else would ever try
+// again: to the first backend of a pool whose measured first byte fits no
+// job's slack, and to the backends of a worker that has none left to call.
 func (p *Pool) probes(ctx context.Context) error {
 	tick := time.NewTicker(ProbeEvery)
 	defer tick.Stop()
@@ -35,20 +35,31 @@ func (p *Pool) probes(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		slack := p.LongestSlack()
-		if p.leaving.Load() || slack <= 0 || p.FirstByteP95() <= slack {
-			continue // leaving, used by no class, or open
+		switch {
+		case p.leaving.Load():
+		case !p.callable():
+			for _, b := range p.Runner.State() {
+				if b.State == attempt.StateOpen {
+					p.probe(ctx, b.Name)
+				}
+			}
+		case p.closedByMeasurement():
+			// One probe tells all workers, through what it measures.
+			if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
+				p.probe(ctx, p.Runner.State()[0].Name)
+			}
 		}
-		mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds())
-		if err != nil || !mine {
-			continue // with the store away there is nothing to open
-		}
-		p.probe(ctx)
 	}
 }
 
-func (p *Pool) probe(ctx context.Context) {
-	name := p.Runner.State()[0].Name
+// closedByMeasurement reports whether the pool's first byte is believed to
+// take longer than any job of its classes can wait.
+func (p *Pool) closedByMeasurement() bool {
+	slack := p.LongestSlack()
+	return slack > 0 && p.FirstByteP95() > slack // 0: no class uses the pool
+}
+
+func (p *Pool) probe(ctx context.Context, name string) {
 	id := "probe-" + uuid.NewString()
 	c := &broker.Claim{Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: 1}, Path: p.Path}
 	var settled []redisstore.Settlement

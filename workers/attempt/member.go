@@ -96,6 +96,7 @@ func stateOf(s circuitbreaker.State) State {
 		return StateOpen
 	case circuitbreaker.HalfOpenState:
 		return StateHalfOpen
+	case circuitbreaker.ClosedState:
 	}
 	return StateClosed
 }
@@ -243,6 +244,7 @@ func judge(e *backend.Error) verdict {
 		if e.RetryAfter > 0 {
 			return neutral
 		}
+	default:
 	}
 	return faulty
 }
@@ -330,5 +332,5 @@ func (m *member) leave() {
 // jitter spreads d by up to a quarter more, so that jobs that were turned away
 // together do not come back together.
 func jitter(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Int64N(int64(d/4)+1)) //nolint:gosec // spreading needs no secrecy
+	return d + time.Duration(rand.Int64N(int64(d/4)+1))
 }

@@ -89,7 +89,7 @@ func (x *run) again(ctx context.Context, who int, e *backend.Error) {
 	switch {
 	case e.RetryAfter > 0:
 		// A little later than told, and not all at once.
-		wait := e.RetryAfter + rand.N(100*time.Millisecond) //nolint:gosec // spreading needs no secrecy
+		wait := e.RetryAfter + rand.N(100*time.Millisecond)
 		if !x.waited[who] && x.worth(who, wait) {
 			x.waited[who] = true
 			x.sleep(ctx, wait)

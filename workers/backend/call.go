@@ -178,8 +178,7 @@ func sendable(s string) bool {
 // withoutURL is the text of a transport's error without the address, which the
 // reader knows and which may hold what should not be printed.
 func withoutURL(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	return err.Error()

@@ -96,8 +96,9 @@ func (e *Error) Retry() Retry {
 		return RetrySame
 	case ReasonRateLimited:
 		return RetrySame
+	default:
+		return RetryOther
 	}
-	return RetryOther
 }
 
 // wireError is an error object found in a response body.

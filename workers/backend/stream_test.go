@@ -27,7 +27,7 @@ func TestMillionLines(t *testing.T) {
 	for _, d := range dialects {
 		for name, line := range map[string]string{"comments": d.comment, "blank lines": "\n", "reasoning": d.reasoning("hm")} {
 			t.Run(string(d.protocol)+" "+name, func(t *testing.T) {
-				c, err := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", MaxStreamBytes: 2 << 20,
+				c, err := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", MaxStreamBytes: 1 << 20,
 					Transport: canned{d.contentType, func() io.Reader { return &repeat{s: strings.Repeat(line, 100)} }}})
 				if err != nil {
 					t.Fatal(err)
