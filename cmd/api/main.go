@@ -51,6 +51,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(f.LogLevel)) // kong has checked it
 	log := app.Logger(stdout, level)
+	app.LogRedis(log)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)

@@ -117,12 +117,8 @@ func (r *demoRun) run(ctx context.Context, every time.Duration) error {
 }
 
 func (r *demoRun) one(ctx context.Context, doc corpus.Document, deadlineMS int64) error {
-	v, err := r.api.Submit(ctx, &client.Job{Text: doc.Text, DeadlineMS: deadlineMS, Metadata: map[string]string{"document": doc.Name}})
-	var refused *httpapi.Problem
-	switch {
-	case errors.As(err, &refused) && refused.Verdict != nil:
-		v = refused.Verdict
-	case err != nil:
+	v, err := r.offer(ctx, &client.Job{Text: doc.Text, DeadlineMS: deadlineMS, Metadata: map[string]string{"document": doc.Name}})
+	if err != nil {
 		return err
 	}
 	r.verdictLine(doc, v)
@@ -137,6 +133,33 @@ func (r *demoRun) one(ctx context.Context, doc corpus.Document, deadlineMS int64
 	defer r.mu.Unlock()
 	r.jobs = append(r.jobs, job)
 	return nil
+}
+
+// offerTries is how often a gate that cannot say (503) is asked again.
+const offerTries = 5
+
+// offer submits a document as a sensible producer does: a refusal is an
+// answer, "cannot say now" is asked again a little later.
+func (r *demoRun) offer(ctx context.Context, job *client.Job) (*httpapi.Verdict, error) {
+	for try := 1; ; try++ {
+		v, err := r.api.Submit(ctx, job)
+		var refused *httpapi.Problem
+		switch {
+		case err == nil:
+			return v, nil
+		case !errors.As(err, &refused) || refused.Verdict == nil:
+			return nil, err
+		case !refused.Verdict.Reason.Unavailable():
+			return refused.Verdict, nil
+		case try == offerTries:
+			return nil, err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func (r *demoRun) at() float64 { return time.Since(r.start).Seconds() }

@@ -44,7 +44,7 @@ func (c *simulateCmd) Run(ctx context.Context, out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	for i := range scenarios {
 		first := true
-		err := scenarios[i].Rows(ctx, c.Seeds, func(r simulate.Row) error {
+		err := scenarios[i].Rows(c.Seeds, ctx.Err, func(r simulate.Row) error {
 			if c.JSON {
 				return encoder.Encode(r)
 			}
