@@ -56,7 +56,7 @@ func (p *Pool) run(c *broker.Claim) {
 			})
 		},
 	}
-	res, err := p.Runner.Run(ctx, attempt.Job{
+	res, err := p.runner.Run(ctx, attempt.Job{
 		ID: c.ID, System: p.Prompt(c.Class).System, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
 		Left:          time.Duration(c.DeadlineAtMS-c.NowMS)*time.Millisecond - time.Since(c.ClaimedAt),
 		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,

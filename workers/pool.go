@@ -55,9 +55,13 @@ type Options struct {
 	// Slots is how many jobs this worker runs at once; Limit is the pool's
 	// bound over all workers.
 	Slots, Limit int
-	Runner       *attempt.Runner
-	Store        *redisstore.Store
-	Tickets      *ticket.Queue
+	// Attempts are the pool's backends and how they are tried. OnState is the
+	// pool's own.
+	Attempts attempt.Config
+	// BackendP95 is a backend's measured first-byte p95 now.
+	BackendP95 func(name string) time.Duration
+	Store      *redisstore.Store
+	Tickets    *ticket.Queue
 	// Redis is asynq's connection.
 	Redis redis.UniversalClient
 	// FirstByteP95 is the pool's first-byte p95 now.
@@ -94,6 +98,7 @@ const forgetAfter = 25
 // Pool is this process's share of one pool.
 type Pool struct {
 	Options
+	runner *attempt.Runner
 	worker redisstore.Worker
 	server *asynq.Server
 
@@ -118,6 +123,11 @@ func Start(o Options) (*Pool, error) {
 		worker:  redisstore.Worker{ID: uuid.NewString(), Path: o.Path, Slots: o.Slots},
 		running: map[string]context.CancelCauseFunc{},
 	}
+	o.Attempts.OnState = p.onState
+	var err error
+	if p.runner, err = attempt.NewRunner(o.Attempts); err != nil {
+		return nil, err
+	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
 	p.server = asynq.NewServerFromRedisClient(o.Redis, asynq.Config{
 		Concurrency:       o.Slots,
@@ -133,6 +143,7 @@ func Start(o Options) (*Pool, error) {
 	_ = p.beat(context.Background())
 	o.Background.Go("heartbeat "+o.Path.String(), p.heartbeat)
 	o.Background.Go("cancels "+o.Path.String(), p.cancels)
+	o.Background.Go("fleet "+o.Path.String(), p.fleet)
 	o.Background.Go("probes "+o.Path.String(), p.probes)
 	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
 		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
@@ -178,7 +189,7 @@ func (p *Pool) beat(ctx context.Context) error {
 
 // callable reports whether any backend may be called now.
 func (p *Pool) callable() bool {
-	for _, b := range p.Runner.State() {
+	for _, b := range p.runner.State() {
 		if b.State != attempt.StateOpen && b.State != attempt.StateOut {
 			return true
 		}

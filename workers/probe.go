@@ -38,7 +38,7 @@ func (p *Pool) probes(ctx context.Context) error {
 		switch {
 		case p.leaving.Load():
 		case !p.callable():
-			for _, b := range p.Runner.State() {
+			for _, b := range p.runner.State() {
 				if b.State == attempt.StateOpen {
 					p.probe(ctx, b.Name)
 				}
@@ -46,7 +46,7 @@ func (p *Pool) probes(ctx context.Context) error {
 		case p.closedByMeasurement():
 			// One probe tells all workers, through what it measures.
 			if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
-				p.probe(ctx, p.Runner.State()[0].Name)
+				p.probe(ctx, p.runner.State()[0].Name)
 			}
 		}
 	}
@@ -65,7 +65,7 @@ func (p *Pool) probe(ctx context.Context, name string) {
 	var settled []redisstore.Settlement
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	err := p.Runner.Probe(ctx, name, id, attempt.Hooks{
+	err := p.runner.Probe(ctx, name, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
 			return p.Store.OpenProbe(ctx, &row, p.Tariffs[call.Backend].Priced, backend.EstimateTokens("probe"), 1)

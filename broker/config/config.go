@@ -11,10 +11,13 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 
 	"leeway/broker"
 	"leeway/slackgate"
@@ -297,20 +300,63 @@ func (c *Config) read(r io.Reader) error {
 	if len(doc) > MaxFileBytes {
 		return fmt.Errorf("larger than %d bytes", MaxFileBytes)
 	}
-	dec := yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField())
-	switch err := dec.Decode(c); {
-	case errors.Is(err, io.EOF): // an empty document
-		return nil
-	case err != nil:
-		// Without the excerpt from the file that the reader would print: it may
-		// show a password.
-		return errors.New(yaml.FormatError(err, false, false))
+	file, err := parser.ParseBytes(doc, 0)
+	if err != nil {
+		return plain(err)
 	}
-	var more any
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+	if len(file.Docs) > 1 {
 		return errors.New("more than one document in the file")
 	}
-	return nil
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType {
+		return nil // nothing in it, or comments only
+	}
+	// A key without a value would put zero in the place of its defaults.
+	for _, n := range ast.Filter(ast.NullType, file.Docs[0].Body) {
+		return broker.Fieldf(strings.TrimPrefix(n.GetPath(), "$."), "has no value: leave the key out to keep the default")
+	}
+	// The reader would cut a fraction off and read numbers out of strings.
+	for _, n := range ast.Filter(ast.MappingValueType, file.Docs[0].Body) {
+		v := n.(*ast.MappingValueNode) //nolint:forcetypeassert // what the filter asked for
+		switch v.Value.Type() {
+		case ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType:
+		default:
+			if whole[v.Key.String()] {
+				return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be a whole number, without exponent or fraction")
+			}
+		}
+	}
+	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).Decode(c))
+}
+
+// whole names the keys that hold whole numbers.
+var whole = wholeKeys(reflect.TypeFor[Config](), map[string]bool{})
+
+func wholeKeys(t reflect.Type, names map[string]bool) map[string]bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return wholeKeys(t.Elem(), names)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			ft := f.Type
+			if ft.Kind() == reflect.Pointer {
+				ft = ft.Elem()
+			}
+			if ft.Kind() == reflect.Int || ft.Kind() == reflect.Int64 {
+				names[f.Tag.Get("yaml")] = true
+			}
+			wholeKeys(ft, names)
+		}
+	}
+	return names
+}
+
+// plain is a reader's error without the excerpt from the file that it would
+// print: that may show a password.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(yaml.FormatError(err, false, false))
 }
 
 // environment is the set of variables that override the file. The names

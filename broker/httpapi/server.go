@@ -71,6 +71,8 @@ func New(o Options) *Server {
 	e.DELETE("/v1/jobs/:id", s.cancel)
 	e.GET("/v1/gate", s.gate)
 	e.GET("/v1/pools", s.pools)
+	e.POST("/v1/pools/:pool/backends/:backend/drain", s.drainBackend)
+	e.POST("/v1/pools/:pool/backends/:backend/resume", s.resumeBackend)
 	e.GET("/v1/ledgers/spend", s.spend)
 	e.GET("/v1/ledgers/misses", s.misses)
 	return s
@@ -356,14 +358,6 @@ func (s *Server) gate(c echo.Context) error {
 	return c.JSON(http.StatusOK, gateAnswer{
 		Policy: s.Config().Gate.Policy.String(), NowMS: st.NowMS, Pools: s.poolViews(st), Verdict: verdict(&v),
 	})
-}
-
-func (s *Server) pools(c echo.Context) error {
-	_, st, err := s.dryRun(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, map[string]any{"now_ms": st.NowMS, "pools": s.poolViews(st)})
 }
 
 // pageParams reads ?cursor= and ?limit=.

@@ -39,24 +39,29 @@ type submission struct {
 // UTF-8 and trailing bytes are errors that name the place.
 func decode(body []byte) (*submission, error) {
 	var s submission
-	err := json.Unmarshal(body, &s, json.RejectUnknownMembers(true))
-	if err == nil {
-		return &s, nil
+	if err := json.Unmarshal(body, &s, json.RejectUnknownMembers(true)); err != nil {
+		return nil, inputError(err)
 	}
+	return &s, nil
+}
+
+// inputError says of an unreadable JSON body which field is wrong, or where it
+// is malformed.
+func inputError(err error) error {
 	if sem, ok := errors.AsType[*json.SemanticError](err); ok {
 		field := field(sem.JSONPointer)
 		if errors.Is(err, json.ErrUnknownName) {
-			return nil, broker.Fieldf(field, "is not a known field")
+			return broker.Fieldf(field, "is not a known field")
 		}
-		return nil, broker.Fieldf(field, "has the wrong type: want %s", kind(sem))
+		return broker.Fieldf(field, "has the wrong type: want %s", kind(sem))
 	}
 	if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		if errors.Is(err, jsontext.ErrDuplicateName) {
-			return nil, broker.Fieldf(field(syn.JSONPointer), "appears twice")
+			return broker.Fieldf(field(syn.JSONPointer), "appears twice")
 		}
-		return nil, &malformedError{field: field(syn.JSONPointer), at: syn.ByteOffset, detail: reason(syn.Err)}
+		return &malformedError{field: field(syn.JSONPointer), at: syn.ByteOffset, detail: reason(syn.Err)}
 	}
-	return nil, &malformedError{field: "body", detail: "is not a JSON object"}
+	return &malformedError{field: "body", detail: "is not a JSON object"}
 }
 
 // malformedError is a body that is not JSON. field is the innermost one that
@@ -88,8 +93,11 @@ func field(p jsontext.Pointer) string {
 		}
 		parts = append(parts, tok)
 	}
-	if len(parts) == 0 {
+	switch {
+	case len(parts) == 0:
 		return "body"
+	case len(parts) > 2: // no field of ours lies deeper
+		return strings.Join(parts[:2], ".") + "..."
 	}
 	return strings.Join(parts, ".")
 }

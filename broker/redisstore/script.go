@@ -22,6 +22,7 @@ var (
 	scriptCancel    = load("cancel")
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
+	scriptReport    = load("report")
 	scriptMeasure   = load("measure")
 	scriptFirstByte = load("firstbyte")
 )

@@ -79,8 +79,8 @@ type Config struct {
 	// OpenFor is how long an open breaker keeps calls away before it lets one
 	// through as a probe, give or take a tenth. Defaults to DefaultOpenFor.
 	OpenFor time.Duration
-	// OnState is told when a backend's state changes, outside of any lock.
-	// Defaults to nothing.
+	// OnState is told when a backend's state changes, outside of any lock. The
+	// end of a hold is not told: it comes with time. Defaults to nothing.
 	OnState func(name string, s State, why string)
 }
 

@@ -388,6 +388,32 @@ var faults = []fault{
 		},
 	},
 	{
+		name: "reasoning between marks",
+		play: func(d *dialect, o *out) {
+			o.send(d.text("\n<thi"), d.text("nk>Let me "), d.text("think.</th"))
+			o.sleep(time.Second)
+			o.send(d.text("ink>\n\nHello "), d.text("<think>."), d.end(FinishStop, 12, 32), d.terminator)
+		},
+		text: "Hello <think>.", how: UsageReported, in: 12, out: 32, took: time.Second,
+		check: func(t *testing.T, g got) {
+			if g.answer.Reasoning != "Let me think." || g.first != time.Second {
+				t.Errorf("reasoning %q, first byte %v", g.answer.Reasoning, g.first)
+			}
+		},
+	},
+	{
+		name: "reasoning between marks and nothing else", limit: 32,
+		play: func(d *dialect, o *out) {
+			o.send(d.text("<think>"), d.text("Let me think."), d.end(FinishLength, 12, 32), d.terminator)
+		},
+		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+	},
+	{
+		name: "an answer that looks like a mark",
+		play: func(d *dialect, o *out) { o.send(d.text("<th"), d.end(FinishStop, 12, 1), d.terminator) },
+		text: "<th", how: UsageReported, in: 12, out: 1,
+	},
+	{
 		name: "one-token", limit: 1,
 		play: func(d *dialect, o *out) { o.send(d.text("Yes"), d.end(FinishLength, 12, 1), d.terminator) },
 		text: "Yes", how: UsageReported, in: 12, out: 1,
@@ -544,8 +570,8 @@ var faults = []fault{
 		play: func(d *dialect, o *out) {
 			o.header("Content-Encoding", "gzip")
 			z := gzip.NewWriter(o.w)
-			block := strings.Repeat(d.comment, 1<<16)
-			for range 1000 {
+			block := strings.Repeat(d.comment, 1<<20/len(d.comment))
+			for range 20 {
 				if _, err := io.WriteString(z, block); err != nil {
 					panic(http.ErrAbortHandler)
 				}

@@ -16,6 +16,7 @@ type sink struct {
 	watch *watch
 	start time.Time
 
+	think     thinker
 	text      strings.Builder
 	reasoning strings.Builder
 	seen      streamed
@@ -42,12 +43,23 @@ func newSink(c *Client, r *Request, obs Observer, w *watch) *sink {
 	}}
 }
 
-// addText takes a piece of the answer.
+// addText takes a piece of the answer, which may begin with reasoning between
+// marks.
 func (s *sink) addText(piece string) error {
 	if piece == "" {
 		return nil
 	}
 	s.any = true
+	reasoning, answer := s.think.split(piece)
+	s.addReasoning(reasoning)
+	return s.addAnswer(answer)
+}
+
+// addAnswer takes a piece that is answer for certain.
+func (s *sink) addAnswer(piece string) error {
+	if piece == "" {
+		return nil
+	}
 	if s.text.Len()+len(piece) > s.c.cfg.MaxAnswerBytes {
 		return &Error{Reason: ReasonTooLarge, Detail: "the answer is over its bound"}
 	}
@@ -106,10 +118,20 @@ func (s *sink) end(word string) {
 		// server may repeat the word with every later chunk.
 		return
 	}
+	s.flush()
 	s.finish, s.word = finishOf(word), word
 	s.last = time.Since(s.start)
 	s.seen.ended = true
 	s.watch.within(s.c.cfg.Tail, errTail)
+}
+
+// flush takes what was held back, now that nothing more will say what it is.
+// What does not fit the bound is dropped: the answer before it is at its end
+// and too large already.
+func (s *sink) flush() {
+	reasoning, answer := s.think.rest()
+	s.addReasoning(reasoning)
+	_ = s.addAnswer(answer)
 }
 
 // finishOf knows the finish reasons of the protocols and their dialects.
@@ -134,6 +156,7 @@ func finishOf(word string) Finish {
 // verdict says what the answer was worth, and with which error the reading
 // ended if it is not whole.
 func (s *sink) verdict(ctx context.Context, status int, readErr error) (Answer, error) {
+	s.flush()
 	a := Answer{
 		Text:       s.text.String(),
 		Reasoning:  strings.ToValidUTF8(s.reasoning.String(), ""),

@@ -26,7 +26,7 @@ func (s *slots) acquire(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	if s.waiting.Len() == 0 && s.free() {
+	if s.free() { // then nobody waits: grant sees to that
 		s.held++
 		s.mu.Unlock()
 		return nil

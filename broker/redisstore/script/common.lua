@@ -11,6 +11,10 @@
 --   P:age:<pool>        zset    waiting jobs by the instant they were accepted
 --   P:age:<pool>:<cls>  zset    the same for one class
 --   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
+--   P:fleet             zset    worker processes by the instant they are forgotten
+--   P:fleet:<worker>    string  the states of a worker's backends
+--   P:backends:out      hash    backends an operator has taken out -> why, who, when
+--   P:backends:held:<b> string  why a backend is to be left alone; lives as long as that
 --   P:spend:open        hash    "<job>/<attempt>" -> open spend row
 --   P:ledger:spend      stream  settled spend rows
 --   P:ledger:miss       stream  miss rows

@@ -30,7 +30,11 @@ func testDeclared(t *testing.T, rule slackgate.Rule) {
 			byOutcome[v.Outcome]++
 			due[v.ID] = v.DeadlineAtMS - v.ReserveMS
 		}
-		for path, l := range w.labs {
+		for name, l := range w.labs {
+			path := slackgate.Paid
+			if strings.HasPrefix(name, "free") {
+				path = slackgate.Free
+			}
 			attempts, _ := l.Attempts(0)
 			for _, a := range attempts {
 				id := jobOf(due, a.RequestID)

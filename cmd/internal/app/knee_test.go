@@ -102,7 +102,7 @@ func TestArticleTableBounded(t *testing.T) {
 		cfg.Pools.Paid = config.Pool{Limit: 8, FirstByteP95MS: 50, HoldP95MS: 650}
 		cfg.Pools.Free.Limit = 0
 		cfg.Classes = config.Classes{"summary": {DeadlineMS: patience.Milliseconds(), ReserveMS: new(int64)}}
-		w := start(t, cfg, map[slackgate.Path]lives{slackgate.Paid: {articleKnee, "0", 0}})
+		w := start(t, cfg, map[slackgate.Path][]lives{slackgate.Paid: {{profile: articleKnee, tail: "0"}}})
 
 		begin := time.Now()
 		var mu sync.Mutex

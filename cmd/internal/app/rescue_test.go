@@ -25,7 +25,7 @@ func TestRescue(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			cfg, labs := declared(slackgate.Predictive)
-			labs[slackgate.Free] = lives{"fixed:9500ms", "0", 1}
+			labs[slackgate.Free][0].profile = "fixed:9500ms"
 			cfg.Classes = config.Classes{"summary": {Prefer: config.FreeFirst, Rescue: tt.rescue}}
 			w := start(t, cfg, labs)
 			first := w.submit(&client.Job{Text: document})
@@ -55,7 +55,7 @@ func TestProbeReopens(t *testing.T) {
 		cfg.Pools.Free.Limit = 0
 		cfg.Classes = config.Classes{"summary": {Prefer: config.PaidOnly}}
 		delete(labs, slackgate.Free)
-		labs[slackgate.Paid] = lives{"fixed:40s", "0", 2}
+		labs[slackgate.Paid][0].profile = "fixed:40s"
 		cfg.Worker.PollMS = 100
 		w := start(t, cfg, labs)
 		var ends []*broker.View
@@ -73,7 +73,7 @@ func TestProbeReopens(t *testing.T) {
 			t.Fatalf("a pool whose every call hangs past the deadline: %q", closedBy)
 		}
 		t.Logf("closed by %s after %d jobs", closedBy, len(ends))
-		must(t, w.labs[slackgate.Paid].SetPace(labPace("fixed:300ms")))
+		must(t, w.labs["paid-1"].SetPace(labPace("fixed:300ms")))
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			v := w.submit(&client.Job{Text: document})

@@ -15,7 +15,7 @@ import (
 )
 
 // patient is a class of jobs that can wait.
-func patient() (*config.Config, map[slackgate.Path]lives) {
+func patient() (*config.Config, map[slackgate.Path][]lives) {
 	cfg, labs := declared(slackgate.Predictive)
 	cfg.Classes = config.Classes{
 		"summary": {Prefer: config.PaidOnly},

@@ -84,16 +84,13 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 			Caller: caller, P95: ms(b.FirstByteP95MS), Price: price, MaxInFlight: b.Limit,
 		})
 	}
-	rc.OnState = func(name string, s attempt.State, why string) {
-		w.log.Warn("backend changed state", "backend", name, "state", fmt.Sprint(s), "why", why)
-	}
-	runner, err := attempt.NewRunner(rc)
-	if err != nil {
-		return err
-	}
 	p, err := workers.Start(workers.Options{
-		Path: path, Slots: slots, Limit: pool.Limit, Runner: runner,
+		Path: path, Slots: slots, Limit: pool.Limit, Attempts: rc,
 		Store: w.store, Tickets: w.tickets, Redis: w.rdb,
+		BackendP95: func(name string) time.Duration {
+			m := w.meter.Get(measure.BackendName(name))
+			return time.Duration(m.FirstByte.P95MS * float64(time.Millisecond))
+		},
 		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
 		LongestSlack:    func() int64 { return w.longestSlack(path) },
 		Prompt:          w.prompt,
@@ -112,31 +109,7 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 		return err
 	}
 	w.pools = append(w.pools, p)
-	w.background.Go("backend p95s "+path.String(), func(ctx context.Context) error {
-		return w.followP95s(ctx, runner, pool)
-	})
 	return nil
-}
-
-// followP95s tells the runner what its backends' first bytes are measured to
-// take: a backend is not called with less than its own p95 left.
-func (w *Worker) followP95s(ctx context.Context, r *attempt.Runner, pool *config.Pool) error {
-	tick := time.NewTicker(measure.Every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		for i := range pool.Backends {
-			name := pool.Backends[i].Name
-			m := w.meter.Get(measure.BackendName(name))
-			if err := r.SetP95(name, time.Duration(m.FirstByte.P95MS*float64(time.Millisecond))); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // longestSlack is the longest slack that jobs of the pool's classes have by

@@ -35,7 +35,7 @@ type world struct {
 	t       *testing.T
 	cfg     *config.Config
 	redis   *miniredis.Miniredis
-	labs    map[slackgate.Path]*lab.Server
+	labs    map[string]*lab.Server // by backend name
 	api     *API
 	worker  *Worker
 	client  *client.Client
@@ -79,34 +79,38 @@ func (l *logs) jobs(t *testing.T) map[string][]map[string]any {
 type lives struct {
 	profile, tail string
 	slots         int
+	p95           int64 // declared; 0: the pool's
 }
 
 // start builds a world inside a bubble. labs name each pool's backend.
-func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path]lives) *world {
+func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *world {
 	t.Helper()
-	w := &world{t: t, cfg: cfg, labs: map[slackgate.Path]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
+	w := &world{t: t, cfg: cfg, labs: map[string]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
 	w.redis.ClockTTL(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	hosts := map[string]*pipenet.Listener{}
-	for path, l := range labs {
-		profile, err := lab.ParseProfile(l.profile)
-		must(t, err)
-		tail, err := lab.ParseTail(l.tail)
-		must(t, err)
-		srv, err := lab.New(lab.Config{Profile: profile, Tail: tail, Slots: l.slots, LogSize: 10_000})
-		must(t, err)
-		host, listener := path.String()+".lab", pipenet.Listen()
-		hosts[host+":80"] = listener
-		w.labs[path] = srv
-		w.stopped.Go(func() {
-			if err := srv.Serve(ctx, listener, nil); err != nil {
-				t.Errorf("lab %s: %v", path, err)
+	for path, backends := range labs {
+		for n, l := range backends {
+			profile, err := lab.ParseProfile(l.profile)
+			must(t, err)
+			tail, err := lab.ParseTail(l.tail)
+			must(t, err)
+			srv, err := lab.New(lab.Config{Profile: profile, Tail: tail, Slots: l.slots, LogSize: 10_000})
+			must(t, err)
+			name, listener := fmt.Sprintf("%s-%d", path, n+1), pipenet.Listen()
+			hosts[name+".lab:80"] = listener
+			w.labs[name] = srv
+			w.stopped.Go(func() {
+				if err := srv.Serve(ctx, listener, nil); err != nil {
+					t.Errorf("lab %s: %v", name, err)
+				}
+				srv.Close()
+			})
+			b := config.Backend{Name: name, URL: "http://" + name + ".lab/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95}
+			if path == slackgate.Paid {
+				b.Price = config.Price{InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
 			}
-			srv.Close()
-		})
-		cfg.Pool(path).Backends = []config.Backend{{Name: "lab-" + path.String(), URL: "http://" + host + "/v1", Model: lab.DefaultModel}}
-		if path == slackgate.Paid {
-			cfg.Pool(path).Backends[0].Price = config.Price{InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
+			cfg.Pool(path).Backends = append(cfg.Pool(path).Backends, b)
 		}
 	}
 	must(t, cfg.Complete())
@@ -229,12 +233,12 @@ func (w *world) balance(ends []*broker.View, rejectMisses int) {
 }
 
 // declared is the article's lab.
-func declared(rule slackgate.Rule) (*config.Config, map[slackgate.Path]lives) {
+func declared(rule slackgate.Rule) (*config.Config, map[slackgate.Path][]lives) {
 	cfg := config.Default()
 	cfg.Gate.Policy = rule
-	return cfg, map[slackgate.Path]lives{
-		slackgate.Paid: {"fixed:1200ms", "0", 2},
-		slackgate.Free: {"fixed:4000ms", "0", 1},
+	return cfg, map[slackgate.Path][]lives{
+		slackgate.Paid: {{profile: "fixed:1200ms", tail: "0", slots: 2}},
+		slackgate.Free: {{profile: "fixed:4000ms", tail: "0", slots: 1}},
 	}
 }
 

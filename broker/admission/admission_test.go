@@ -1,0 +1,450 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"go.uber.org/goleak"
+
+	"leeway/broker"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watched is a store that counts its calls and can be told to misbehave.
+type watched struct {
+	Store
+	mu     sync.Mutex // guards what follows
+	admits [][]string // ids of each call
+	states int
+	hold   chan struct{} // calls of Admit wait until it is closed
+	alter  func(*redisstore.Admitted)
+	err    error
+}
+
+func (w *watched) Admit(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error) {
+	w.mu.Lock()
+	var ids []string
+	for i := range offers {
+		ids = append(ids, offers[i].Job.ID)
+	}
+	w.admits = append(w.admits, ids)
+	hold, alter, err := w.hold, w.alter, w.err
+	w.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	if err != nil {
+		return redisstore.Admitted{}, err
+	}
+	got, err := w.Store.Admit(ctx, p, offers)
+	if alter != nil {
+		alter(&got)
+	}
+	return got, err
+}
+
+func (w *watched) State(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
+	w.mu.Lock()
+	w.states++
+	err := w.err
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return w.Store.State(ctx, p)
+}
+
+// seen are the observer's decisions.
+type seen struct {
+	mu       sync.Mutex
+	verdicts []broker.Verdict
+}
+
+func (s *seen) Decided(_ *broker.Job, v *broker.Verdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.verdicts = append(s.verdicts, *v)
+}
+
+type bench struct {
+	*Admitter
+	t       *testing.T
+	store   *redisstore.Store
+	watched *watched
+	seen    *seen
+	log     *bytes.Buffer
+	rule    slackgate.Rule
+	ctx     context.Context
+	stop    func()
+}
+
+// inBubble runs f in virtual time with an admitter that runs on an embedded
+// Redis with a worker in each pool.
+func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		b := &bench{t: t, store: redisstore.New(rdb, redisstore.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule}
+		b.watched = &watched{Store: b.store}
+		b.Admitter = New(Options{
+			Store: b.watched, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Settings: b.settings, Observer: b.seen,
+			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
+		})
+		for _, path := range slackgate.Paths {
+			if err := b.store.Beat(context.Background(), redisstore.Worker{ID: path.String(), Path: path, Slots: 8}, 24*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := b.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		b.ctx = ctx
+		b.stop = func() { cancel(); wg.Wait() }
+		f(b)
+		b.stop()
+		_ = rdb.Close()
+		m.Close()
+	})
+}
+
+func (b *bench) settings() Settings {
+	s := Settings{Policy: slackgate.Policy{Rule: b.rule, FreeQueueAgeCutMS: slackgate.Unbounded}, HorizonMS: 3600_000}
+	for _, path := range slackgate.Paths {
+		s.Pools[path] = redisstore.PoolPolicy{Limit: 8, FirstByteP95MS: 1000}
+		s.Beliefs[path] = slackgate.FixedBelief(1000, 1000)
+	}
+	return s
+}
+
+func (b *bench) job(id string, deadlineMS int64) *broker.Job {
+	return &broker.Job{
+		ID: id, Class: "c", Text: "x", DeadlineMS: deadlineMS, ReserveMS: 2000,
+		Prefer: [2]slackgate.Path{slackgate.Paid}, ReceivedAt: time.Now(),
+	}
+}
+
+func (b *bench) calls() [][]string {
+	b.watched.mu.Lock()
+	defer b.watched.mu.Unlock()
+	return b.watched.admits
+}
+
+// While one call to the store is under way, whatever else comes shares the
+// next, in the order in which it came.
+func TestConcurrentSubmissionsShareACall(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		hold := make(chan struct{})
+		b.watched.hold = hold
+		first := b.Offer(b.ctx, b.job("first", 15_000))
+		synctest.Wait() // its call is under way
+		var offered []Offered
+		for i := range 200 {
+			offered = append(offered, b.Offer(b.ctx, b.job(fmt.Sprintf("j%03d", i), 15_000)))
+		}
+		b.watched.mu.Lock()
+		b.watched.hold = nil
+		b.watched.mu.Unlock()
+		close(hold)
+		admitted := 0
+		for i, o := range append([]Offered{first}, offered...) {
+			v, err := o.Wait(b.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Admitted() {
+				admitted++
+			}
+			if v.Admitted() != (i < 8) { // the limit goes to those who came first
+				t.Errorf("submission %d: %s", i, v.Reason)
+			}
+		}
+		calls := b.calls()
+		if len(calls) != 3 || len(calls[0]) != 1 || len(calls[1]) != maxBatch || len(calls[2]) != 200-maxBatch {
+			t.Errorf("%d calls for 201 submissions", len(calls))
+		}
+		n := 0
+		for _, ids := range calls[1:] {
+			for _, id := range ids {
+				if want := fmt.Sprintf("j%03d", n); id != want {
+					t.Fatalf("%s in the place of %s", id, want)
+				}
+				n++
+			}
+		}
+		if len(b.seen.verdicts) != 201 || admitted != 8 {
+			t.Errorf("%d decisions observed, %d admitted", len(b.seen.verdicts), admitted)
+		}
+		// Each admission has its ticket.
+		if p, err := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 8 || err != nil {
+			t.Errorf("%d tickets, %v", p, err)
+		}
+	})
+}
+
+func TestLargeTextsBoundACall(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		hold := make(chan struct{})
+		b.watched.hold = hold
+		offered := []Offered{b.Offer(b.ctx, b.job("first", 15_000))}
+		synctest.Wait()
+		text := string(make([]byte, 1<<20))
+		for i := range 20 {
+			j := b.job(fmt.Sprint(i), 1000) // no slack: nothing is stored
+			j.Text = text
+			offered = append(offered, b.Offer(b.ctx, j))
+		}
+		b.watched.mu.Lock()
+		b.watched.hold = nil
+		b.watched.mu.Unlock()
+		close(hold)
+		for _, o := range offered {
+			_, _ = o.Wait(b.ctx)
+		}
+		for _, ids := range b.calls() {
+			if len(ids) > maxBatchBytes>>20 {
+				t.Errorf("%d MiB in a call", len(ids))
+			}
+		}
+	})
+}
+
+// The rule and the script are made to disagree: the script's word stands, as
+// the promise is on record, and the log says so.
+func TestDisagreementIsLogged(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		b.watched.alter = func(a *redisstore.Admitted) { a.Jobs[0].Pools[slackgate.Paid].Running = 100 }
+		v, err := b.Submit(b.ctx, b.job("in", 15_000))
+		if err != nil || v.Path != slackgate.Paid || v.Reason != slackgate.ReasonPaid {
+			t.Errorf("%+v, %v", v, err)
+		}
+		b.watched.alter = func(a *redisstore.Admitted) { a.Jobs[0].Path = slackgate.Reject }
+		v, err = b.Submit(b.ctx, b.job("out", 15_000))
+		if err != nil || v.Admitted() || v.Reason != slackgate.ReasonGateUnavailable {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if n := bytes.Count(b.log.Bytes(), []byte(errDisagree.Error())); n != 2 {
+			t.Errorf("%d disagreements logged: %s", n, b.log)
+		}
+	})
+}
+
+func TestStoreAway(t *testing.T) {
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			b.watched.err = fmt.Errorf("%w: away", broker.ErrUnavailable)
+			v, err := b.Submit(b.ctx, b.job("j", 15_000))
+			if !errors.Is(err, broker.ErrUnavailable) || v.Admitted() || v.Reason != slackgate.ReasonGateUnavailable || v.SlackMS != 13_000 {
+				t.Errorf("%+v, %v", v, err)
+			}
+			if v, _, err := b.DryRun(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+				t.Errorf("dry run %+v, %v", v, err)
+			}
+			b.watched.err = nil
+			b.watched.alter = func(a *redisstore.Admitted) { *a = redisstore.Admitted{NowMS: a.NowMS, Stale: true} }
+			if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+				t.Errorf("stale: %+v, %v", v, err)
+			}
+		})
+	}
+}
+
+// A panic in Run, or its end, must not leave submitters waiting for ever.
+func TestNobodyHangsWhenRunIsOver(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		b.stop()
+		for range 2 * cap(b.queue) { // more than the queue takes
+			v, err := b.Submit(context.Background(), b.job("j", 15_000))
+			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+				t.Fatalf("%+v, %v", v, err)
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := New(Options{
+			Store: &watched{Store: redisstore.New(nil, redisstore.Options{Prefix: "t"})}, Observer: &seen{}, Log: slog.New(slog.DiscardHandler),
+			Settings: func() Settings { panic("boom") },
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("no panic")
+				}
+			}()
+			_ = a.Run(context.Background())
+		})
+		for range 3 {
+			v, err := a.Submit(context.Background(), &broker.Job{ID: "j", DeadlineMS: 1000, ReceivedAt: time.Now()})
+			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+				t.Errorf("%+v, %v", v, err)
+			}
+		}
+		wg.Wait()
+	})
+}
+
+// What is queued when Run is told to stop is still decided; a submitter that
+// has gone does not break its promise.
+func TestStopDecidesWhatIsQueued(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		hold := make(chan struct{})
+		b.watched.hold = hold
+		ctx, cancel := context.WithCancel(b.ctx)
+		offered := []Offered{b.Offer(ctx, b.job("a", 15_000))}
+		synctest.Wait()
+		offered = append(offered, b.Offer(ctx, b.job("b", 15_000)))
+		cancel()
+		stopped := make(chan struct{})
+		go func() { b.stop(); close(stopped) }()
+		synctest.Wait()
+		close(hold)
+		for _, o := range offered {
+			if v, err := o.Wait(ctx); err != nil || !v.Admitted() {
+				t.Errorf("%+v, %v", v, err)
+			}
+		}
+		<-stopped
+		if p, err := b.Tickets.Pending(context.Background(), slackgate.Paid); p != 2 || err != nil {
+			t.Errorf("%d tickets, %v: those who had gone broke their promises", p, err)
+		}
+	})
+}
+
+// The view is read when it is older than TrustFor, and kept fresh by Refresh.
+func TestViewIsFresh(t *testing.T) {
+	inBubble(t, slackgate.Predictive, func(b *bench) {
+		submit := func(states int) {
+			t.Helper()
+			if v, err := b.Submit(b.ctx, b.job(fmt.Sprint(time.Now().UnixNano()), 600_000)); err != nil || !v.Admitted() {
+				t.Fatalf("%+v, %v", v, err)
+			}
+			if b.watched.states != states {
+				t.Errorf("%d reads of the state, want %d", b.watched.states, states)
+			}
+		}
+		submit(1)
+		submit(1)
+		time.Sleep(TrustFor - time.Millisecond)
+		submit(1)
+		time.Sleep(time.Millisecond)
+		submit(2)
+		ctx, cancel := context.WithCancel(b.ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = b.Refresh(ctx) })
+		time.Sleep(10*RefreshEvery + time.Millisecond)
+		submit(12)
+		cancel()
+		wg.Wait()
+	})
+}
+
+// Time spent in this process comes off the slack, and only durations are taken
+// from its clock.
+func TestTimeBeforeTheGateCounts(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		j := b.job("j", 15_000)
+		time.Sleep(3 * time.Second)
+		v, err := b.Submit(b.ctx, j)
+		if err != nil || v.SlackMS != 10_000 || v.DeadlineMS-v.NowMS != 12_000 {
+			t.Errorf("%+v, %v", v, err)
+		}
+		j = b.job("k", 15_000)
+		time.Sleep(13 * time.Second)
+		if v, err = b.Submit(b.ctx, j); err != nil || v.Reason != slackgate.ReasonDeadline || v.SlackMS != 0 {
+			t.Errorf("%+v, %v", v, err)
+		}
+		var line map[string]any
+		if err := json.Unmarshal(b.log.Bytes(), &line); err != nil || line["elapsed_ms"] != 13_000.0 || line["job_id"] != "k" {
+			t.Errorf("log %s: %v", b.log, err)
+		}
+		if rows, err := b.store.MissPage(b.ctx, "", 10); err != nil || len(rows.Rows) != 1 {
+			t.Errorf("%+v, %v", rows, err)
+		}
+	})
+}
+
+func TestRescue(t *testing.T) {
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			claim := func(id string, deadlineMS int64) *broker.Claim {
+				t.Helper()
+				j := b.job(id, deadlineMS)
+				j.Prefer = [2]slackgate.Path{slackgate.Free}
+				if v, err := b.Submit(b.ctx, j); err != nil || v.Path != slackgate.Free {
+					t.Fatalf("%+v, %v", v, err)
+				}
+				c, _, err := b.store.Claim(b.ctx, slackgate.Free, 8, time.Minute)
+				if err != nil || c == nil {
+					t.Fatal(c, err)
+				}
+				return c
+			}
+			c := claim("j", 15_000)
+			took, err := b.Rescue(b.ctx, c)
+			if v, _ := b.store.Get(b.ctx, "j"); !took || err != nil || v.Path != slackgate.Paid || v.State != broker.StateWaiting {
+				t.Errorf("%v, %v: %+v", took, err, v)
+			}
+			if p, _ := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 1 {
+				t.Errorf("%d tickets", p)
+			}
+			if took, err := b.Rescue(b.ctx, c); took || err != nil {
+				t.Errorf("a void claim: %v, %v", took, err)
+			}
+			// Too late for paid too: the claim stands, and no miss is booked on
+			// path reject for a job that is on record.
+			c = claim("k", 5000)
+			time.Sleep(3 * time.Second)
+			if took, err := b.Rescue(b.ctx, c); took || err != nil {
+				t.Errorf("without slack: %v, %v", took, err)
+			}
+			if rows, _ := b.store.MissPage(b.ctx, "", 10); len(rows.Rows) != 0 {
+				t.Errorf("misses %+v", rows.Rows)
+			}
+			if lease, err := b.store.Renew(b.ctx, c, time.Minute); lease != redisstore.LeaseHeld || err != nil {
+				t.Errorf("%v, %v", lease, err)
+			}
+			b.watched.err = broker.ErrUnavailable
+			b.view.Store(nil)
+			if took, err := b.Rescue(b.ctx, c); took || !errors.Is(err, broker.ErrUnavailable) {
+				t.Errorf("without a store: %v, %v", took, err)
+			}
+		})
+	}
+}
+
+func TestDryRunPromisesNothing(t *testing.T) {
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			v, st, err := b.DryRun(b.ctx, b.job("j", 15_000))
+			if err != nil || v.Path != slackgate.Paid || st.Pools[slackgate.Paid].Capacity != 8 {
+				t.Errorf("%+v, %v", v, err)
+			}
+			if st, err := b.store.State(b.ctx, b.settings().Pools); err != nil || st.Pools[slackgate.Paid].InFlight() != 0 {
+				t.Errorf("%+v, %v", st, err)
+			}
+			if len(b.seen.verdicts) != 0 || b.log.Len() != 0 {
+				t.Error("a dry run was counted or logged")
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"go.uber.org/goleak"
+
+	"leeway/broker"
+	"leeway/broker/admission"
+	"leeway/broker/background"
+	"leeway/broker/config"
+	"leeway/broker/measure"
+	"leeway/broker/metrics"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// api is an admission API in virtual time over an embedded Redis.
+type api struct {
+	*Server
+	t     *testing.T
+	cfg   *config.Config
+	redis *miniredis.Miniredis
+	store *redisstore.Store
+	group *background.Group
+	log   *logged
+	// gone makes new connections to Redis fail; dropped closes those there
+	// are. mute makes new ones accept and never answer.
+	mu         sync.Mutex // guards what follows
+	gone, mute bool
+	conns      []net.Conn
+}
+
+// logged collects a log's lines.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// jobs are the lines that submissions got.
+func (l *logged) jobs(t *testing.T) (lines []map[string]any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.buf.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("log line %q: %v", line, err)
+		}
+		if m["msg"] == "job" {
+			lines = append(lines, m)
+		}
+	}
+	return lines
+}
+
+// inAPI runs f with a running API whose pools have a worker each; doc is
+// configuration over the defaults.
+func inAPI(t *testing.T, doc string, f func(a *api)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{t: t, redis: miniredis.NewMiniRedis(), log: &logged{}}
+		a.redis.ClockTTL(true)
+		cfg, err := config.Parse([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.cfg = cfg
+		rdb := redisstore.DialClient(a.dial)
+		a.store = redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout()})
+		log := slog.New(slog.NewJSONHandler(a.log, nil))
+		a.group = background.New(context.Background(), log)
+		admitter := admission.New(admission.Options{
+			Store: a.store, Tickets: ticket.New(rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Hour),
+			Settings: a.settings, Observer: metrics.New(), Log: log,
+		})
+		a.group.Go("admission", admitter.Run)
+		a.Server = New(Options{
+			Config: func() *config.Config { return a.cfg }, Admitter: admitter, Store: a.store, Background: a.group, Log: log,
+			Latency: func(slackgate.Path) measure.Measured { return measure.Measured{} },
+		})
+		a.live(2, 1)
+		synctest.Wait() // the subscription stands
+		f(a)
+		_ = a.group.Stop()
+		_ = rdb.Close()
+		a.redis.Close()
+		time.Sleep(time.Second) // the client's own goroutines see that they are done
+	})
+}
+
+func (a *api) dial(context.Context, string, string) (net.Conn, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.gone:
+		return nil, errors.New("connection refused")
+	case a.mute:
+		c, s := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, s) }()
+		a.conns = append(a.conns, s)
+		return c, nil
+	}
+	c, err := a.redis.Dial()
+	if err == nil {
+		a.conns = append(a.conns, c)
+	}
+	return c, err
+}
+
+// fail cuts every connection to Redis; new ones are refused, or with mute
+// accepted and never answered.
+func (a *api) loseRedis(mute bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone, a.mute = !mute, mute
+	for _, c := range a.conns {
+		_ = c.Close()
+	}
+	a.conns = nil
+}
+
+func (a *api) findRedis() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone, a.mute = false, false
+	for _, c := range a.conns {
+		_ = c.Close()
+	}
+	a.conns = nil
+}
+
+func (a *api) settings() admission.Settings {
+	s := admission.Settings{
+		Policy: a.cfg.Policy(), DispatchMS: 20, MinReserveMS: 0, HorizonMS: a.cfg.LongestDeadlineMS(),
+	}
+	for _, path := range slackgate.Paths {
+		p := a.cfg.Pool(path)
+		s.Pools[path] = redisstore.PoolPolicy{Limit: p.Limit, Closed: !a.cfg.Admits(path), FirstByteP95MS: p.FirstByteP95MS}
+		s.Beliefs[path] = slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS)
+	}
+	return s
+}
+
+func (a *api) must(err error) {
+	a.t.Helper()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *api) live(paid, free int) {
+	a.t.Helper()
+	a.must(a.store.Beat(context.Background(), redisstore.Worker{ID: "p", Path: slackgate.Paid, Slots: paid}, 24*time.Hour))
+	a.must(a.store.Beat(context.Background(), redisstore.Worker{ID: "f", Path: slackgate.Free, Slots: free}, 24*time.Hour))
+}
+
+// answer is a response as a test looks at it.
+type answer struct {
+	*httptest.ResponseRecorder
+	problem Problem
+}
+
+// reason is the problem's, and its field.
+func (r *answer) reason() string { return r.problem.Reason + " " + r.problem.Field }
+
+// send makes a request. header holds names and values in turn.
+func (a *api) send(method, path, body string, header ...string) *answer {
+	a.t.Helper()
+	return a.do(context.Background(), method, path, strings.NewReader(body), header...)
+}
+
+func (a *api) do(ctx context.Context, method, path string, body io.Reader, header ...string) *answer {
+	a.t.Helper()
+	req := httptest.NewRequestWithContext(ctx, method, path, body)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	w := &answer{ResponseRecorder: httptest.NewRecorder()}
+	a.ServeHTTP(w, req)
+	if w.Code >= 400 && path != "/readyz" {
+		a.checkProblem(w)
+	}
+	return w
+}
+
+// checkProblem holds every error to the shape of RFC 9457.
+func (a *api) checkProblem(w *answer) {
+	a.t.Helper()
+	if ct := w.Header().Get("Content-Type"); ct != "application/problem+json" {
+		a.t.Errorf("status %d with Content-Type %q", w.Code, ct)
+	}
+	dec := json.NewDecoder(bytes.NewReader(w.Body.Bytes()))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&w.problem); err != nil {
+		a.t.Errorf("problem document %s: %v", w.Body, err)
+	}
+	p := &w.problem
+	if p.Type != "about:blank" || p.Status != w.Code || p.Title != http.StatusText(w.Code) || p.Reason == "" || p.Detail == "" {
+		a.t.Errorf("problem document %+v with status %d", p, w.Code)
+	}
+	if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+		a.t.Errorf("503 without Retry-After: %s", w.Body)
+	}
+}
+
+const asJSON, ndJSON = "application/json", "application/x-ndjson"
+
+func (a *api) submit(body string) *answer {
+	a.t.Helper()
+	return a.send(http.MethodPost, "/v1/jobs", body, "Content-Type", asJSON)
+}
+
+// admitted submits a job that must get in, and returns its id.
+func (a *api) admitted(body string) string {
+	a.t.Helper()
+	w := a.submit(body)
+	var v Verdict
+	if err := json.Unmarshal(w.Body.Bytes(), &v); w.Code != http.StatusAccepted || err != nil {
+		a.t.Fatalf("not admitted: %d %s", w.Code, w.Body)
+	}
+	return v.JobID
+}
+
+func (a *api) misses() []broker.MissRow {
+	a.t.Helper()
+	p, err := a.store.MissPage(context.Background(), "", 1000)
+	a.must(err)
+	return p.Rows
+}

@@ -1,0 +1,269 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+func (a *api) claim() *broker.Claim {
+	a.t.Helper()
+	c, _, err := a.store.Claim(context.Background(), slackgate.Paid, 10, time.Minute)
+	a.must(err)
+	if c == nil {
+		a.t.Fatal("nothing to claim")
+	}
+	return c
+}
+
+func (a *api) finish(c *broker.Claim) {
+	a.t.Helper()
+	_, err := a.store.Finish(context.Background(), c, &broker.Finish{Outcome: broker.OutcomeUsable, Answer: "the answer", FirstByteMS: 5})
+	a.must(err)
+}
+
+func state(t *testing.T, w *answer) broker.View {
+	t.Helper()
+	var v broker.View
+	if err := json.Unmarshal(w.Body.Bytes(), &v); w.Code != 200 || err != nil {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	return v
+}
+
+func TestWaitWakesOnTheOutcome(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		id := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		c := a.claim()
+		start := time.Now()
+		if v := state(t, a.send(http.MethodGet, "/v1/jobs/"+id, "")); v.State != broker.StateRunning || time.Since(start) != 0 {
+			t.Errorf("without ?wait= %+v after %v", v, time.Since(start))
+		}
+		time.AfterFunc(3300*time.Millisecond, func() { a.finish(c) })
+		v := state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=30s", ""))
+		if took := time.Since(start); v.Outcome != broker.OutcomeUsable || v.Answer != "the answer" || took != 3300*time.Millisecond {
+			t.Errorf("woke after %v, the job ended after 3.3s: %+v", took, v)
+		}
+		// Of a job that has ended there is nothing to wait for.
+		start = time.Now()
+		if state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=30s", "")); time.Since(start) != 0 {
+			t.Errorf("waited %v for an ended job", time.Since(start))
+		}
+		// Nor of one that is on no record.
+		if w := a.send(http.MethodGet, "/v1/jobs/nobody?wait=30s", ""); w.Code != 404 || w.problem.Reason != ReasonNotFound || time.Since(start) != 0 {
+			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
+		}
+		if n := len(a.notifier.waiters); n != 0 {
+			t.Errorf("%d waiters left", n)
+		}
+	})
+}
+
+func TestWaitEnds(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		id := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		start := time.Now()
+		if v := state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=2500ms", "")); v.State != broker.StateWaiting || time.Since(start) != 2500*time.Millisecond {
+			t.Errorf("%+v after %v", v, time.Since(start))
+		}
+		// A notice that got lost is made up for by looking now and then.
+		c := a.claim()
+		a.group.Go("lost", func(context.Context) error { return nil })
+		time.AfterFunc(2200*time.Millisecond, func() {
+			a.finish(c)
+		})
+		for _, conn := range a.redisSubscribers() {
+			conn()
+		}
+		start = time.Now()
+		v := state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=60s", ""))
+		if took := time.Since(start); v.Outcome != broker.OutcomeUsable || took > 3200*time.Millisecond {
+			t.Errorf("woke after %v: %+v", took, v)
+		}
+		// The producer goes: its wait ends at once and leaves nothing.
+		id = a.admitted(`{"text":"x","deadline_ms":600000}`)
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Second, cancel)
+		start = time.Now()
+		a.do(ctx, http.MethodGet, "/v1/jobs/"+id+"?wait=60s", strings.NewReader(""))
+		if time.Since(start) != time.Second || len(a.notifier.waiters) != 0 {
+			t.Errorf("ended after %v, %d waiters left", time.Since(start), len(a.notifier.waiters))
+		}
+	})
+}
+
+// redisSubscribers stop the notices from coming.
+func (a *api) redisSubscribers() []func() {
+	return []func(){func() {
+		a.notifier.mu.Lock()
+		defer a.notifier.mu.Unlock()
+		a.notifier.waiters = map[string]map[chan struct{}]struct{}{}
+	}}
+}
+
+func TestManyWaitersOneJob(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		id := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		c := a.claim()
+		const n = 20
+		got := make(chan broker.View, n)
+		for range n {
+			go func() { got <- state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=60s", "")) }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		a.finish(c)
+		for range n {
+			if v := <-got; v.Outcome != broker.OutcomeUsable || time.Since(start) != 0 {
+				t.Errorf("%+v after %v", v, time.Since(start))
+			}
+		}
+	})
+}
+
+func TestWaitParameter(t *testing.T) {
+	inAPI(t, "limits: {wait_ms: 5000}", func(a *api) {
+		id := a.admitted(`{"text":"x"}`)
+		for _, v := range []string{"5", "soon", "-1s", "5001ms", "1e9s", "9999999999999h"} {
+			if w := a.send(http.MethodGet, "/v1/jobs/"+id+"?wait="+v, ""); w.Code != 400 || w.reason() != "invalid_field wait" {
+				t.Errorf("wait=%s: %d %s", v, w.Code, w.Body)
+			}
+		}
+		for _, v := range []string{"", "0", "0s", "5s", "5000ms"} {
+			if w := a.send(http.MethodGet, "/v1/jobs/"+id+"?wait="+v, ""); w.Code != 200 {
+				t.Errorf("wait=%s: %d %s", v, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+func TestDelete(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		del := func(id string, status int, result string) {
+			t.Helper()
+			w := a.send(http.MethodDelete, "/v1/jobs/"+id, "")
+			var got map[string]string
+			_ = json.Unmarshal(w.Body.Bytes(), &got)
+			if w.Code != status || got["result"] != result {
+				t.Errorf("delete: %d %s, want %d %s", w.Code, w.Body, status, result)
+			}
+		}
+		if w := a.send(http.MethodDelete, "/v1/jobs/nobody", ""); w.Code != 404 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		waiting := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		del(waiting, 200, "cancelled")
+		if v := state(t, a.send(http.MethodGet, "/v1/jobs/"+waiting, "")); v.Outcome != broker.OutcomeCancelled {
+			t.Errorf("%+v", v)
+		}
+		// Its end is logged like any other.
+		if l := a.log.jobs(t); len(l) != 1 || l[0]["job_id"] != waiting || l[0]["outcome"] != "cancelled" {
+			t.Errorf("log %v", l)
+		}
+		running := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		c := a.claim()
+		del(running, 202, "running")
+		a.finish(c)
+		del(running, 200, "deleted")
+		if v := state(t, a.send(http.MethodGet, "/v1/jobs/"+running, "")); v.Answer != "" || v.Outcome != broker.OutcomeUsable {
+			t.Errorf("%+v", v)
+		}
+		late := a.admitted(`{"text":"x","deadline_ms":5000}`)
+		time.Sleep(5 * time.Second)
+		del(late, 200, "late")
+	})
+}
+
+func TestLedgersAndGate(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		for _, ledger := range []string{"spend", "misses"} {
+			for query, field := range map[string]string{
+				"cursor=nonsense": "cursor", "cursor=-": "cursor", "cursor=99999999999999999999-0": "cursor", "cursor=" + strings.Repeat("1", 65): "cursor",
+				"limit=0": "limit", "limit=-1": "limit", "limit=1001": "limit", "limit=x": "limit", "limit=1e2": "limit",
+			} {
+				if w := a.send(http.MethodGet, "/v1/ledgers/"+ledger+"?"+query, ""); w.Code != 400 || w.reason() != "invalid_field "+field {
+					t.Errorf("%s?%s: %d %s", ledger, query, w.Code, w.Body)
+				}
+			}
+			if w := a.send(http.MethodGet, "/v1/ledgers/"+ledger+"?limit=1000&cursor=5-0", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"rows":[]`) {
+				t.Errorf("%s: %d %s", ledger, w.Code, w.Body)
+			}
+		}
+		for range 3 {
+			a.submit(`{"text":"x","deadline_ms":1}`)
+		}
+		var page struct {
+			Rows []broker.MissRow `json:"rows"`
+			Next string           `json:"next_cursor"`
+		}
+		w := a.send(http.MethodGet, "/v1/ledgers/misses?limit=2", "")
+		if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil || len(page.Rows) != 2 || page.Next == "" {
+			t.Fatalf("%s: %v", w.Body, err)
+		}
+		w = a.send(http.MethodGet, "/v1/ledgers/misses?limit=2&cursor="+page.Next, "")
+		if strings.Count(w.Body.String(), `"job_id"`) != 1 || strings.Contains(w.Body.String(), "next_cursor") {
+			t.Errorf("second page %s", w.Body)
+		}
+		// An attempt in flight stands on the first page of the spend ledger.
+		a.admitted(`{"text":"x","deadline_ms":600000}`)
+		c := a.claim()
+		a.must(a.store.OpenSpend(context.Background(), c, &broker.SpendRow{JobID: c.ID, Attempt: 1, Path: slackgate.Paid, Currency: "USD", MaxCostMicro: 7}, true, 1, 1))
+		w = a.send(http.MethodGet, "/v1/ledgers/spend", "")
+		if !strings.Contains(w.Body.String(), `"open":[{`) || !strings.Contains(w.Body.String(), `"max_cost_micro":7`) {
+			t.Errorf("spend %s", w.Body)
+		}
+		a.admitted(`{"text":"x","deadline_ms":600000}`)
+		var g gateAnswer
+		w = a.send(http.MethodGet, "/v1/gate", "")
+		if err := json.Unmarshal(w.Body.Bytes(), &g); err != nil || g.Policy != "predictive" || g.Pools["paid"].Capacity != 2 ||
+			g.Pools["paid"].Running != 1 || g.Pools["paid"].Waiting != 1 || g.Verdict.Path != slackgate.Paid || g.NowMS == 0 {
+			t.Errorf("gate %s: %v\n%s", w.Body, err, a.log.buf.String())
+		}
+		if w := a.send(http.MethodGet, "/v1/pools", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"free":{"limit":1,"capacity":1`) {
+			t.Errorf("pools %s", w.Body)
+		}
+	})
+}
+
+func TestRoutes(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		for _, tt := range []struct {
+			method, path string
+			status       int
+			reason       string
+		}{
+			{"GET", "/", 404, ReasonNotFound},
+			{"GET", "/v1/jobsXYZ", 404, ReasonNotFound},
+			{"POST", "/v1/jobs:batch", 404, ReasonNotFound},
+			{"PUT", "/v1/jobs", 405, ReasonMethod},
+			{"DELETE", "/livez", 405, ReasonMethod},
+		} {
+			if w := a.send(tt.method, tt.path, ""); w.Code != tt.status || w.problem.Reason != tt.reason {
+				t.Errorf("%s %s: %d %s", tt.method, tt.path, w.Code, w.Body)
+			}
+		}
+	})
+}
+
+// A handler that panics answers 500 as a problem, and its log says why.
+func TestPanicInHandler(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		cfg := a.Config
+		a.Config = nil
+		w := a.submit(`{"text":"x"}`)
+		a.Config = cfg
+		if w.Code != 500 || w.problem.Reason != ReasonInternal || strings.Contains(w.Body.String(), "nil pointer") {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		if !strings.Contains(a.log.buf.String(), "handler panicked") {
+			t.Errorf("log %s", a.log.buf.String())
+		}
+	})
+}
