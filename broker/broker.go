@@ -218,6 +218,8 @@ type Claim struct {
 	Admission Admission
 	// ClaimedAt is the local instant the claim's reply arrived, for durations.
 	ClaimedAt time.Time
+	// FlagsVersion is the version of the flags at the claim.
+	FlagsVersion int64
 	// Attempts is how many attempts earlier holders of the job had opened.
 	Attempts int
 }
@@ -265,6 +267,7 @@ type View struct {
 	AcceptedMS      int64             `json:"accepted_at_ms"`
 	DeadlineAtMS    int64             `json:"deadline_at_ms"`
 	ReserveMS       int64             `json:"reserve_ms"`
+	FirstByteOnly   bool              `json:"first_byte_only,omitempty"`
 	Admission       Admission         `json:"admission"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	Outcome         Outcome           `json:"outcome,omitempty"`

@@ -133,7 +133,7 @@ func Bounds(s *Snapshot, j Job, p Policy, slackMS int64) [2]Bound {
 			b[i].MaxClassQueueAgeMS = p.FreeQueueAgeCutMS
 		}
 		if l := s.Pools[path].Ladder; l != nil {
-			b[i].First, b[i].FirstMax = l.bind(slackMS)
+			b[i].First, b[i].FirstMax = l.bind(&j, slackMS)
 			b[i].Rungs = l.rungs[b[i].First:]
 		}
 	}
@@ -180,7 +180,7 @@ func (j Job) may(p Path) bool { return j.Prefer[0] == p || j.Prefer[1] == p }
 // work. So what the first place behind the counted jobs needs more than the
 // mark gives is the time to wait.
 func (b *Bound) retryAfterMS(s *PoolState, j *Job, slackMS int64) int64 {
-	if len(b.Rungs) == 0 || s.ClassQueueAgeMS >= b.MaxClassQueueAgeMS || s.Ladder.idleNeedMS(j) > slackMS {
+	if len(b.Rungs) == 0 || s.ClassQueueAgeMS >= b.MaxClassQueueAgeMS || s.Ladder.IdleNeedMS(j) > slackMS {
 		return Unbounded
 	}
 	l, at := s.Ladder, slackMS

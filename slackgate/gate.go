@@ -228,11 +228,19 @@ func (s *PoolState) position(ahead int64) int {
 	return max(0, int(ahead)+s.Running-s.Ladder.running)
 }
 
-// readable reports whether the numbers can be trusted at all.
+// readable reports whether the numbers can be trusted at all. What is beyond
+// 2^53 cannot have passed through the store's script unharmed, and would
+// overflow in a sum.
 func (s *PoolState) readable() bool {
-	return s.Limit >= 0 && s.Capacity >= 0 && s.Waiting >= 0 && s.Running >= 0 &&
-		s.QueueAgeMS >= 0 && s.ClassQueueAgeMS >= 0 && s.FirstByteP95MS > 0 &&
-		s.Ahead >= 0 && s.Break.Rung >= 0 && s.Break.Waiting >= 0
+	for _, n := range [...]int64{
+		int64(s.Limit), int64(s.Capacity), int64(s.Waiting), int64(s.Running), int64(s.Ahead),
+		int64(s.Break.Rung), s.Break.Waiting, s.QueueAgeMS, s.ClassQueueAgeMS, s.FirstByteP95MS,
+	} {
+		if n < 0 || n > 1<<53 {
+			return false
+		}
+	}
+	return s.FirstByteP95MS > 0
 }
 
 // Snapshot is the state a decision is made from.

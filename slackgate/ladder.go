@@ -46,25 +46,38 @@ type Rung struct {
 // A ladder is read-only between two calls of Build, and then safe for
 // concurrent use.
 type Ladder struct {
-	rungs []Rung
-	ends  []int // per rung, the last position it stands for
+	rungs  []Rung
+	groups []group // per rung, the positions it stands for
 
 	belief   Belief
-	need     sum // first byte after a wait
-	hold     sum // last byte after a wait
-	reserve  int64
+	need     sum   // first byte after a wait
+	hold     sum   // last byte after a wait
+	reserve  int64 // of the hold test; Unbounded: none is needed
+	serves   int64 // the smallest reserve of a job the hold test is right for
 	running  int
 	workers  int // workers that are expected to come free
 	idle     int
 	dispatch float64
 
 	starts   []float64 // mean start of each position; the last round repeats
+	perRound float64   // how much later the next round starts
 	variance float64   // summed over the running jobs
+
+	// What the running jobs, and each job ahead, add to the variance and the
+	// tail of a wait. The workers share the jobs, so that one long job delays
+	// the next start by its share only: the work ahead divided by the workers.
+	runningVar, aheadVar, aheadTail float64
 
 	residuals residuals
 	free      []float64 // scratch: when each worker comes free
 	order     []float64 // scratch: the same within a round, sorted
 	round     []int     // scratch
+}
+
+// group is the positions from one rung's first to end. The first needs need.
+type group struct {
+	end  int
+	need int64
 }
 
 // Plan is what a ladder is built from.
@@ -82,7 +95,8 @@ type Plan struct {
 	// ReserveMS is the smallest reserve among the classes that count the last
 	// byte too; Unbounded if there is none. The hold test then asks of every
 	// job that the p95 of wait + hold fits slack + ReserveMS, which is exact
-	// with one class and on the safe side with several.
+	// with one class and on the safe side with several. A job with a smaller
+	// reserve, unless it counts the first byte alone, is refused.
 	ReserveMS int64
 	// HorizonMS is the longest slack a job can have. Defaults to 24 hours.
 	// The last rung bounds everything at what fits before the horizon.
@@ -92,12 +106,12 @@ type Plan struct {
 // Build computes the ladder for a plan, reusing the ladder's memory. A plan
 // whose numbers cannot be calculated with gives a ladder that admits nothing.
 func (l *Ladder) Build(p *Plan) {
-	l.rungs, l.ends = l.rungs[:0], l.ends[:0]
+	l.rungs, l.groups = l.rungs[:0], l.groups[:0]
 	l.starts = l.starts[:0]
 	l.running = len(p.RunningMS)
 	l.workers, l.idle = 0, 0
 	l.belief = p.Belief
-	l.reserve = p.ReserveMS
+	l.reserve, l.serves = p.ReserveMS, p.ReserveMS
 	l.variance = 0
 	if p.Capacity <= 0 || !p.Belief.OK() || p.DispatchMS < 0 || p.ReserveMS < 0 {
 		return
@@ -105,10 +119,17 @@ func (l *Ladder) Build(p *Plan) {
 	l.dispatch = float64(p.DispatchMS)
 	l.need = newSum(p.Belief.FirstByte)
 	l.hold = newSum(p.Belief.Hold)
+	if l.hold == l.need {
+		l.reserve, l.serves = Unbounded, 0 // the last byte comes with the first
+	}
 	l.layOut(min(p.Capacity, MaxWorkers), p.RunningMS)
 	if l.workers == 0 {
 		return
 	}
+	w := float64(l.workers)
+	l.runningVar = l.variance / (w * w)
+	l.aheadVar = l.belief.Hold.VarMS2 / (w * w)
+	l.aheadTail = l.hold.tail / (w * w * w)
 	horizon := p.HorizonMS
 	if horizon <= 0 {
 		horizon = 24 * 3600 * 1000
@@ -122,6 +143,7 @@ func (l *Ladder) Build(p *Plan) {
 func (l *Ladder) layOut(capacity int, ages []int64) {
 	l.residuals.set(l.belief.Hold)
 	m := l.belief.Hold.MeanMS + l.dispatch
+	l.perRound = m
 	l.free = l.free[:0]
 	for _, age := range ages {
 		r := l.residuals.at(float64(age))
@@ -176,30 +198,21 @@ func (t *byTime) Swap(i, j int) {
 	t.round[i], t.round[j] = t.round[j], t.round[i]
 }
 
-// wait returns mean and variance of the wait of the job with ahead jobs before
-// it.
-func (l *Ladder) wait(ahead int) (mean, variance float64) {
-	n := len(l.starts)
-	if ahead < n {
+// wait returns mean, variance and tail of the wait of the job with ahead jobs
+// before it.
+func (l *Ladder) wait(ahead int) (mean, variance, tail float64) {
+	if n := len(l.starts); ahead < n {
 		mean = l.starts[ahead]
 	} else {
-		rounds := (ahead - n) / l.workers
-		at := n - l.workers + (ahead-n)%l.workers
-		mean = l.starts[at] + float64(rounds+1)*(l.belief.Hold.MeanMS+l.dispatch)
+		beyond := uint64(ahead - n)
+		rounds := beyond / uint64(l.workers)
+		at := n - l.workers + int(beyond-rounds*uint64(l.workers))
+		mean = l.starts[at] + float64(rounds+1)*l.perRound
 	}
 	if ahead < l.idle {
-		return mean, 0
+		return mean, 0, 0
 	}
-	// The workers share the jobs, so that one long job delays the next start
-	// by its share only: the work ahead divided by the workers.
-	w := float64(l.workers)
-	return mean, (l.variance + float64(ahead)*l.belief.Hold.VarMS2) / (w * w)
-}
-
-// tailAhead is the tail of the wait, in the sense of [Dist.tail].
-func (l *Ladder) tailAhead(ahead int) float64 {
-	w := float64(l.workers)
-	return float64(ahead) * l.hold.tail / (w * w * w)
+	return mean, l.runningVar + float64(ahead)*l.aheadVar, float64(ahead) * l.aheadTail
 }
 
 // sum is the last leg after a wait.
@@ -220,7 +233,9 @@ func (s *sum) p95(mean, variance, tail float64) float64 {
 	if v := variance + s.VarMS2; v > 0 {
 		q += z95*math.Sqrt(v) + (tail+s.tail)/v
 	}
-	return max(q, s.P95MS)
+	// A wait as long as expected must leave the p95 that is asked for when a
+	// worker takes the job. Of consistent numbers the quantile is never less.
+	return max(q, mean+s.P95MS)
 }
 
 // at is the slack a job needs with ahead jobs before it.
@@ -228,11 +243,7 @@ func (l *Ladder) at(ahead int, reserve int64) int64 {
 	if l.workers == 0 {
 		return neverMS
 	}
-	mean, variance := l.wait(ahead)
-	tail := 0.0
-	if variance > 0 {
-		tail = l.tailAhead(ahead)
-	}
+	mean, variance, tail := l.wait(ahead)
 	need := l.need.p95(mean, variance, tail)
 	if reserve != Unbounded {
 		need = max(need, l.hold.p95(mean, variance, tail)-float64(reserve))
@@ -252,57 +263,63 @@ func ceilMS(x float64) int64 {
 // that span a constant ratio of time, so that their number is bounded. A group
 // is on the safe side: all of it must fit where its first position stands.
 func (l *Ladder) cut(horizon int64) {
-	first, reached := 0, int64(0)
-	for len(l.rungs) < exactRungs {
-		at := l.at(first, l.reserve)
-		if at > horizon {
-			break
-		}
-		end := l.lastWithin(first, at)
-		l.add(first, end, at)
-		first, reached = end+1, at
+	first, need, reached := 0, l.at(0, l.reserve), int64(0)
+	for need <= horizon && len(l.rungs) < exactRungs {
+		end, next := l.lastWithin(first, need)
+		l.add(first, end, need, need)
+		first, need, reached = end+1, next, need
 	}
 	left := MaxRungs - 1 - len(l.rungs)
 	ratio := math.Pow(float64(horizon)/float64(max(reached, 1)), 1/float64(left-1))
-	for at := l.at(first, l.reserve); at <= horizon && len(l.rungs) < MaxRungs-1; at = l.at(first, l.reserve) {
-		end := l.lastWithin(first, min(max(at, int64(float64(reached)*ratio)), horizon))
+	for need <= horizon && len(l.rungs) < MaxRungs-1 {
+		end, next := l.lastWithin(first, min(max(need, int64(float64(reached)*ratio)), horizon))
 		reached = l.at(end, l.reserve)
-		l.add(first, end, reached)
-		first = end + 1
+		l.add(first, end, need, reached)
+		first, need = end+1, next
 	}
-	l.add(first, first, Unbounded)
+	l.add(first, first, need, Unbounded)
 }
 
-func (l *Ladder) add(first, end int, at int64) {
+func (l *Ladder) add(first, end int, need, at int64) {
 	l.rungs = append(l.rungs, Rung{
 		AtMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(max(first-1, 0)),
 	})
-	l.ends = append(l.ends, end)
+	l.groups = append(l.groups, group{end, need})
 }
 
 // lastWithin returns the last position from first on that needs at most at,
-// or first.
-func (l *Ladder) lastWithin(first int, at int64) int {
-	step := 1
-	for step < 1<<40 && l.at(first+step, l.reserve) <= at {
+// and what the next one needs. Position first does need at most at.
+func (l *Ladder) lastWithin(first int, at int64) (last int, next int64) {
+	lo, needLo, step, need := 0, at, 1, int64(0)
+	for step < 1<<40 {
+		if need = l.at(first+step, l.reserve); need > at {
+			break
+		}
+		lo, needLo = step, need
 		step *= 2
 	}
-	return first + l.search(first, step, at)
+	lo, next = l.search(first, lo, step, at, needLo, need)
+	return first + lo, next
 }
 
-// search returns the largest d below n for which position first+d needs at
-// most at; 0 if there is none.
-func (l *Ladder) search(first, n int, at int64) int {
-	lo, hi := 0, n
-	for hi-lo > 1 {
+// search returns the largest d, from lo to hi-1, for which position first+d
+// needs at most at, and what position first+d+1 needs. Position first+lo needs
+// needLo, which is not more than at; position first+hi needs needHi, which is.
+// The needs grow nearly evenly, so it looks where the place ought to be first.
+func (l *Ladder) search(first, lo, hi int, at, needLo, needHi int64) (int, int64) {
+	for try := 0; hi-lo > 1; try++ {
 		mid := int(uint(lo+hi) / 2)
-		if l.at(first+mid, l.reserve) <= at {
-			lo = mid
+		if needHi > needLo && try < 4 {
+			guess := lo + int(float64(hi-lo)*float64(at-needLo)/float64(needHi-needLo))
+			mid = min(max(guess+try%2, lo+1), hi-1)
+		}
+		if need := l.at(first+mid, l.reserve); need <= at {
+			lo, needLo = mid, need
 		} else {
-			hi = mid
+			hi, needHi = mid, need
 		}
 	}
-	return lo
+	return lo, needHi
 }
 
 // Rungs returns the ladder's marks in ascending order. The caller must not
@@ -315,10 +332,13 @@ func (l *Ladder) Running() int { return l.running }
 // Belief is what the ladder was built from.
 func (l *Ladder) Belief() *Belief { return &l.belief }
 
-// bind returns the index of the first rung that binds a job with slackMS left,
-// and what replaces its Max: exact for the job's own place where the rung
+// bind returns the index of the first rung that binds a job with slackMS left
+// (one past the last if it cannot be admitted), and what replaces its Max: exact for the job's own place where the rung
 // itself stands for a group.
-func (l *Ladder) bind(slackMS int64) (first int, firstMax int64) {
+func (l *Ladder) bind(j *Job, slackMS int64) (first int, firstMax int64) {
+	if !j.FirstByteOnly && j.ReserveMS < l.serves {
+		return len(l.rungs), 0
+	}
 	lo, hi := 0, len(l.rungs)
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
@@ -332,9 +352,10 @@ func (l *Ladder) bind(slackMS int64) (first int, firstMax int64) {
 		return lo, 0
 	}
 	firstMax = l.rungs[lo].Max
-	from := int(firstMax) - l.running
-	if n := l.ends[lo] - from; n > 0 && l.at(from, l.reserve) <= slackMS {
-		firstMax += int64(l.search(from, n, slackMS)) + 1
+	from, g := int(firstMax)-l.running, l.groups[lo]
+	if g.end > from && g.need <= slackMS {
+		d, _ := l.search(from, 0, g.end-from, slackMS, g.need, l.rungs[lo].AtMS)
+		firstMax += int64(d) + 1
 	}
 	return lo, firstMax
 }
@@ -355,12 +376,14 @@ func (l *Ladder) WaitMS(ahead int) int64 {
 	if l.workers == 0 {
 		return neverMS
 	}
-	mean, _ := l.wait(max(ahead, 0))
+	mean, _, _ := l.wait(max(ahead, 0))
 	return ceilMS(mean)
 }
 
-// idleNeedMS is what job j would need with every worker free.
-func (l *Ladder) idleNeedMS(j *Job) int64 {
+// IdleNeedMS is what job j would need with every worker free. A pool in which
+// that is more than the slack of any job that may come has been closed by its
+// own measurement: nothing but a probe can show that it has recovered.
+func (l *Ladder) IdleNeedMS(j *Job) int64 {
 	need := l.belief.FirstByte.P95MS
 	if !j.FirstByteOnly {
 		need = max(need, l.belief.Hold.P95MS-float64(j.ReserveMS))

@@ -55,14 +55,14 @@ func (p *Pool) fleet(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := p.Store.ReportBackends(ctx, p.worker.ID, p.backendStates(), fleetForget); err != nil && ctx.Err() == nil {
+		if err := p.Store.ReportBackends(ctx, p.worker.ID, p.Backends(), fleetForget); err != nil && ctx.Err() == nil {
 			p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
 		}
 	}
 }
 
-// backendStates is how the pool's backends look from this worker.
-func (p *Pool) backendStates() []broker.BackendState {
+// Backends is how the pool's backends look from this worker.
+func (p *Pool) Backends() []broker.BackendState {
 	var out []broker.BackendState
 	for _, s := range p.runner.State() {
 		out = append(out, broker.BackendState{

@@ -62,7 +62,7 @@ func (p *Pool) run(c *broker.Claim) {
 		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,
 		FirstByteOnly: c.FirstByteOnly,
 		FirstNumber:   c.Attempts + 1,
-		NoFallback:    !p.FallbackEnabled(),
+		NoFallback:    !p.FallbackEnabled(ctx, c),
 	}, hooks)
 	if tells(&res) {
 		samples = append(samples, poolSamples(c.Path, res.HasText, res.FirstByteAt, res.EndedAt, res.Reason == "")...)

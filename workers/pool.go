@@ -76,8 +76,8 @@ type Options struct {
 	// Rescue offers a claimed job to the gate once more; see
 	// admission.Admitter.
 	Rescue func(ctx context.Context, c *broker.Claim) (bool, error)
-	// FallbackEnabled is the flag FALLBACK_ENABLED now.
-	FallbackEnabled func() bool
+	// FallbackEnabled is the flag FALLBACK_ENABLED for a claimed job.
+	FallbackEnabled func(ctx context.Context, c *broker.Claim) bool
 	Observer        Observer
 	Background      *background.Group
 	Log             *slog.Logger

@@ -6,12 +6,14 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/flag"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
@@ -26,8 +28,11 @@ const (
 
 // Settings are what the gate decides by at one moment.
 type Settings struct {
-	Policy slackgate.Policy
-	Pools  [slackgate.NumPaths]redisstore.PoolPolicy
+	// Flags are the flags that Class was worked out from.
+	Flags *flag.Table
+	// Class is what holds for the jobs of a class.
+	Class func(name string) ClassSettings
+	Pools [slackgate.NumPaths]redisstore.PoolPolicy
 	// Beliefs are what the predictive rule believes of the pools.
 	Beliefs [slackgate.NumPaths]slackgate.Belief
 	// DispatchMS is how long a free worker takes to claim a waiting job.
@@ -37,9 +42,18 @@ type Settings struct {
 	MinReserveMS, HorizonMS int64
 }
 
+// ClassSettings are what the gate decides a class's jobs by.
+type ClassSettings struct {
+	Policy slackgate.Policy
+	// Closed is set for the pools that flags or a drain close to the class.
+	Closed [slackgate.NumPaths]bool
+	// ReserveMS is a floor over the jobs' reserves.
+	ReserveMS int64
+}
+
 // Store is the part of the store that admission uses.
 type Store interface {
-	Admit(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
+	Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
 	NowMS() int64
 }
@@ -54,8 +68,10 @@ type Options struct {
 	Store    Store
 	Tickets  *ticket.Queue
 	Settings func() Settings
-	Observer Observer
-	Log      *slog.Logger
+	// RefreshFlags reads the flags anew, for the next Settings.
+	RefreshFlags func(ctx context.Context) error
+	Observer     Observer
+	Log          *slog.Logger
 }
 
 // Admitter decides submissions. Run, once, must be running for Submit to
@@ -70,6 +86,9 @@ type Admitter struct {
 type pending struct {
 	job     *broker.Job
 	held    *broker.Claim // set when a claimed job is offered again
+	move    bool          // set when a waiting job leaves a draining pool
+	class   ClassSettings // what it was decided by
+	offer   redisstore.Offer
 	verdict broker.Verdict
 	err     error // until there is a verdict: why there is none
 	done    chan struct{}
@@ -190,25 +209,61 @@ func (a *Admitter) flush(batch []*pending) {
 			close(p.done)
 		}
 	}()
-	s := a.Settings()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
-	got, offers, err := a.offer(context.Background(), &s, batch)
+	got, err := a.offer(context.Background(), batch)
 	for i, p := range batch {
 		if err != nil {
 			p.err = err
 			continue
 		}
-		p.verdict, p.err = a.verdict(p.job, &s, &offers[i], &got, i), nil
+		p.verdict, p.err = a.verdict(p, &got, i), nil
 	}
 }
 
+// flagTries is how often numbers are worked out anew when a flag was changed
+// while they were on their way.
+const flagTries = 3
+
 // offer works out the bounds of each job and has the store check them.
-func (a *Admitter) offer(ctx context.Context, s *Settings, batch []*pending) (redisstore.Admitted, []redisstore.Offer, error) {
-	if s.Policy.Rule == slackgate.Predictive {
+func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admitted, error) {
+	for range flagTries {
+		s := a.Settings()
+		if err := a.bound(ctx, &s, batch); err != nil {
+			return redisstore.Admitted{}, err
+		}
+		offers := make([]redisstore.Offer, len(batch))
+		for i, p := range batch {
+			offers[i] = p.offer
+		}
+		got, err := a.Store.Admit(ctx, s.Flags, s.Pools, offers)
+		switch {
+		case err != nil:
+			return got, err
+		case got.Stale:
+			return got, broker.ErrUnavailable
+		case !got.FlagsChanged:
+			return got, nil
+		}
+		if err := a.RefreshFlags(ctx); err != nil {
+			return got, err
+		}
+	}
+	return redisstore.Admitted{}, fmt.Errorf("%w: the flags change faster than they can be read", broker.ErrUnavailable)
+}
+
+// bound works out what the pools must satisfy to take each job.
+func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) error {
+	ladders := false
+	for _, p := range batch {
+		p.class = s.Class(p.job.Class)
+		p.job.ReserveMS = max(p.job.ReserveMS, p.class.ReserveMS)
+		ladders = ladders || p.class.Policy.Rule == slackgate.Predictive
+	}
+	if ladders {
 		v, err := a.trusted(ctx)
 		if err != nil {
-			return redisstore.Admitted{}, nil, err
+			return err
 		}
 		for _, path := range slackgate.Paths {
 			s.Pools[path].Ladder, s.Pools[path].Released = v.pools[path].Ladder, v.pools[path].Released
@@ -222,56 +277,75 @@ func (a *Admitter) offer(ctx context.Context, s *Settings, batch []*pending) (re
 			Ladder:         s.Pools[path].Ladder,
 		}
 	}
-	offers := make([]redisstore.Offer, len(batch))
-	for i, p := range batch {
+	for _, p := range batch {
 		left := p.job.DeadlineMS - time.Since(p.job.ReceivedAt).Milliseconds()
 		slack := left - p.job.ReserveMS
-		offers[i] = redisstore.Offer{
-			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0, Held: p.held,
-			Bounds: slackgate.Bounds(&known, p.job.Gate(0), s.Policy, slack),
+		p.offer = redisstore.Offer{
+			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0 && p.held == nil && !p.move,
+			Held: p.held, Move: p.move,
+			Bounds: slackgate.Bounds(&known, p.job.Gate(0), p.class.Policy, slack),
+		}
+		for i := range p.offer.Bounds {
+			if b := &p.offer.Bounds[i]; p.class.Closed[b.Path] {
+				*b = slackgate.Bound{}
+			}
 		}
 	}
-	got, err := a.Store.Admit(ctx, s.Pools, offers)
-	if err == nil && got.Stale {
-		err = broker.ErrUnavailable
-	}
-	return got, offers, err
+	return nil
 }
 
 // verdict names the reason and the numbers of one decision from the state the
 // script saw when it made it.
-func (a *Admitter) verdict(job *broker.Job, s *Settings, o *redisstore.Offer, got *redisstore.Admitted, i int) broker.Verdict {
+func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.Verdict {
 	adm := &got.Jobs[i]
-	deadline := got.NowMS + o.DeadlineMS
-	gateJob := job.Gate(deadline)
-	gateJob.Spread = rand.Float64()
-	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools}, gateJob, s.Policy, got.NowMS)
+	for _, path := range slackgate.Paths {
+		adm.Pools[path].Closed = p.class.Closed[path]
+	}
+	deadline := got.NowMS + p.offer.DeadlineMS
+	job := p.job.Gate(deadline)
+	job.Spread = rand.Float64()
+	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools}, job, p.class.Policy, got.NowMS)
 	if res.Path != adm.Path {
-		a.Log.Error("gate", "error", errDisagree, "job_id", job.ID, "script", adm.Path.String(), "rule", res.Path.String())
+		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", res.Path.String())
 		res.Path = adm.Path
 		res.Reason = slackgate.ReasonGateUnavailable
 		if adm.Path != slackgate.Reject {
 			res.Reason = slackgate.Reason(adm.Path.String())
 		}
 	}
-	return broker.Verdict{JobID: job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}
+	return broker.Verdict{JobID: p.job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: p.job.ReserveMS}
+}
+
+// Move offers a waiting job of a pool that is being drained to the class's
+// other pool, with the slack it has left. It reports whether that pool took
+// it.
+func (a *Admitter) Move(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error) {
+	job := broker.Job{
+		ID: v.ID, Class: v.Class, Producer: v.Producer, DeadlineMS: v.DeadlineAtMS - nowMS, ReserveMS: v.ReserveMS,
+		Prefer: [2]slackgate.Path{to}, FirstByteOnly: v.FirstByteOnly, ReceivedAt: time.Now(),
+	}
+	return a.again(ctx, &pending{job: &job, move: true})
 }
 
 // Rescue offers a claimed job, which its pool can no longer make, to the paid
 // pool, with the slack it has left. It reports whether that pool took it: the
 // claim is then void.
 func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
-	s := a.Settings()
 	job := c.Job
 	job.Prefer = [2]slackgate.Path{slackgate.Paid}
 	// What is left is counted from the claim.
 	job.DeadlineMS, job.ReceivedAt = c.DeadlineAtMS-c.NowMS, c.ClaimedAt
-	got, _, err := a.offer(ctx, &s, []*pending{{job: &job, held: c}})
+	return a.again(ctx, &pending{job: &job, held: c})
+}
+
+// again offers a job that is on record already.
+func (a *Admitter) again(ctx context.Context, p *pending) (bool, error) {
+	got, err := a.offer(ctx, []*pending{p})
 	if err != nil || got.Jobs[0].Path == slackgate.Reject {
 		return false, err
 	}
 	if err := a.Tickets.Put(context.WithoutCancel(ctx), got.Jobs[0].Path, 1); err != nil {
-		a.Log.Warn("ticket not written", "job_id", c.ID, "path", got.Jobs[0].Path.String(), "error", err)
+		a.Log.Warn("ticket not written", "job_id", p.job.ID, "path", got.Jobs[0].Path.String(), "error", err)
 	}
 	return true, nil
 }
@@ -279,14 +353,22 @@ func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
 // DryRun says what the gate would answer to a job now, without promising
 // anything.
 func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict, *redisstore.GateState, error) {
+	if err := a.RefreshFlags(ctx); err != nil {
+		return a.refuse(job), nil, err
+	}
 	s := a.Settings()
 	st, err := a.Store.State(ctx, s.Pools)
 	if err != nil {
 		return a.refuse(job), nil, err
 	}
-	deadline := st.NowMS + job.DeadlineMS
+	class := s.Class(job.Class)
+	job.ReserveMS = max(job.ReserveMS, class.ReserveMS)
 	snap := slackgate.Snapshot{Pools: st.Pools}
-	if s.Policy.Rule == slackgate.Predictive {
+	for _, path := range slackgate.Paths {
+		snap.Pools[path].Closed = class.Closed[path]
+		st.Pools[path].Closed = class.Closed[path]
+	}
+	if class.Policy.Rule == slackgate.Predictive {
 		v, err := a.trusted(ctx)
 		if err != nil {
 			return a.refuse(job), nil, err
@@ -298,6 +380,7 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict,
 			p.Ahead = p.Waiting
 		}
 	}
-	res := slackgate.Decide(&snap, job.Gate(deadline), s.Policy, st.NowMS)
+	deadline := st.NowMS + job.DeadlineMS
+	res := slackgate.Decide(&snap, job.Gate(deadline), class.Policy, st.NowMS)
 	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}, st, nil
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
+	"leeway/broker/flag"
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
@@ -35,7 +36,7 @@ type watched struct {
 	err    error
 }
 
-func (w *watched) Admit(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error) {
+func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error) {
 	w.mu.Lock()
 	var ids []string
 	for i := range offers {
@@ -50,7 +51,7 @@ func (w *watched) Admit(ctx context.Context, p [slackgate.NumPaths]redisstore.Po
 	if err != nil {
 		return redisstore.Admitted{}, err
 	}
-	got, err := w.Store.Admit(ctx, p, offers)
+	got, err := w.Store.Admit(ctx, flags, p, offers)
 	if alter != nil {
 		alter(&got)
 	}
@@ -88,8 +89,12 @@ type bench struct {
 	seen    *seen
 	log     *bytes.Buffer
 	rule    slackgate.Rule
-	ctx     context.Context
-	stop    func()
+	flags   struct {
+		table     *flag.Table
+		refreshes int
+	}
+	ctx  context.Context
+	stop func()
 }
 
 // inBubble runs f in virtual time with an admitter that runs on an embedded
@@ -101,9 +106,10 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 		m.ClockTTL(true)
 		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		b := &bench{t: t, store: redisstore.New(rdb, redisstore.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule}
+		b.flags.table = flag.NewTable(0, nil)
 		b.watched = &watched{Store: b.store}
 		b.Admitter = New(Options{
-			Store: b.watched, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Settings: b.settings, Observer: b.seen,
+			Store: b.watched, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Settings: b.settings, Observer: b.seen, RefreshFlags: b.refreshFlags,
 			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
 		})
 		for _, path := range slackgate.Paths {
@@ -127,8 +133,28 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 	})
 }
 
+func (b *bench) refreshFlags(ctx context.Context) (err error) {
+	b.flags.refreshes++
+	table, err := b.store.Flags(ctx)
+	if err == nil {
+		b.flags.table = table
+	}
+	return err
+}
+
 func (b *bench) settings() Settings {
-	s := Settings{Policy: slackgate.Policy{Rule: b.rule, FreeQueueAgeCutMS: slackgate.Unbounded}, HorizonMS: 3600_000}
+	s := Settings{
+		Flags: b.flags.table,
+		Class: func(name string) ClassSettings {
+			v := b.flags.table.Apply(flag.Values{AdmitPaid: true, AdmitFree: true, Policy: b.rule}, name, b.store.NowMS())
+			return ClassSettings{
+				Policy:    slackgate.Policy{Rule: v.Policy, FreeQueueAgeCutMS: slackgate.Unbounded},
+				Closed:    [slackgate.NumPaths]bool{slackgate.Paid: !v.AdmitPaid, slackgate.Free: !v.AdmitFree},
+				ReserveMS: v.ReserveMS,
+			}
+		},
+		HorizonMS: 3600_000,
+	}
 	for _, path := range slackgate.Paths {
 		s.Pools[path] = redisstore.PoolPolicy{Limit: 8, FirstByteP95MS: 1000}
 		s.Beliefs[path] = slackgate.FixedBelief(1000, 1000)

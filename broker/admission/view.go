@@ -69,10 +69,8 @@ func (a *Admitter) Refresh(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if a.Settings().Policy.Rule == slackgate.Predictive {
-				// A store that is away shows in the submissions themselves.
-				_, _ = a.refresh(ctx)
-			}
+			// A store that is away shows in the submissions themselves.
+			_, _ = a.refresh(ctx)
 		}
 	}
 }

@@ -51,6 +51,7 @@ type Config struct {
 	Worker  Worker  `yaml:"worker"`
 	Limits  Limits  `yaml:"limits"`
 	Keep    Keep    `yaml:"keep"`
+	Access  Access  `yaml:"access"`
 	Classes Classes `yaml:"classes"`
 	// DefaultClass is the class of a submission that names none. Defaults to
 	// "summary".
@@ -175,6 +176,27 @@ type Keep struct {
 	// LedgerRows bounds each ledger's stream. Defaults to 1000000.
 	LedgerRows int64 `yaml:"ledger_rows"`
 }
+
+// Access says who may do what. Without any key everybody who reaches the API
+// may do everything, and it then listens on loopback only.
+type Access struct {
+	// Producers may submit, and see their own jobs. OnCall may do everything.
+	Producers []Key `yaml:"producers"`
+	OnCall    []Key `yaml:"oncall"`
+	// Open allows listening beyond loopback without keys, on a closed network.
+	Open bool `yaml:"open"`
+}
+
+// Key is a key's owner and its hash; the key itself is nowhere on our side.
+type Key struct {
+	Name string `yaml:"name"`
+	// KeySHA256 is the SHA-256 of the key in hex:
+	// printf %s "$KEY" | sha256sum
+	KeySHA256 string `yaml:"key_sha256"`
+}
+
+// Keyed reports whether any key is configured.
+func (a *Access) Keyed() bool { return len(a.Producers)+len(a.OnCall) > 0 }
 
 // Classes by name.
 type Classes map[string]Class
@@ -436,18 +458,6 @@ func set[T any](dst *T, v *T) {
 	}
 }
 
-// Policy is the gate's policy as configured.
-func (c *Config) Policy() slackgate.Policy {
-	p := slackgate.Policy{Rule: c.Gate.Policy, FreeQueueAgeCutMS: slackgate.Unbounded}
-	switch {
-	case c.Gate.FreeQueueAgeCutMS != nil:
-		p.FreeQueueAgeCutMS = *c.Gate.FreeQueueAgeCutMS
-	case c.Gate.Policy == slackgate.Seed:
-		p.FreeQueueAgeCutMS = SeedFreeQueueAgeCutMS
-	}
-	return p
-}
-
 // SeedFreeQueueAgeCutMS is the article's cut, the default under the seed rule.
 const SeedFreeQueueAgeCutMS = 3000
 
@@ -461,18 +471,6 @@ func (c *Config) Pool(p slackgate.Path) *Pool {
 	case slackgate.Reject:
 	}
 	return &Pool{}
-}
-
-// Admits reports whether the configuration opens a pool to newcomers.
-func (c *Config) Admits(p slackgate.Path) bool {
-	switch p {
-	case slackgate.Paid:
-		return c.Gate.AdmitPaid
-	case slackgate.Free:
-		return c.Gate.AdmitFree
-	case slackgate.Reject:
-	}
-	return false
 }
 
 // Slots is what this worker offers to a pool.

@@ -27,7 +27,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -197,6 +197,34 @@ func (c *Config) completeClasses() error {
 	}
 	if _, ok := c.Classes[c.DefaultClass]; !ok {
 		return broker.Fieldf("default_class", "%q is not among the classes", c.DefaultClass)
+	}
+	return nil
+}
+
+// sha256Hex is a SHA-256 in hex.
+var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func (c *Config) completeAccess() error {
+	seen := map[string]bool{}
+	check := func(at string, keys []Key) error {
+		for i, k := range keys {
+			switch at := fmt.Sprintf("access.%s[%d]", at, i); {
+			case !name.MatchString(k.Name):
+				return broker.Fieldf(at+".name", "%q: use a-z, 0-9, '.', '_' and '-'", k.Name)
+			case !sha256Hex.MatchString(k.KeySHA256):
+				return broker.Fieldf(at+".key_sha256", "must be 64 hex digits: the key's SHA-256, not the key")
+			case seen[k.KeySHA256]:
+				return broker.Fieldf(at+".key_sha256", "is used twice")
+			}
+			seen[k.KeySHA256] = true
+		}
+		return nil
+	}
+	if err := firstError(check("producers", c.Access.Producers), check("oncall", c.Access.OnCall)); err != nil {
+		return err
+	}
+	if !c.Access.Keyed() && !c.Access.Open && !Loopback(c.Listen) {
+		return broker.Fieldf("listen", "%q is reachable from other machines, and no keys are configured: set access.producers and access.oncall, or access.open on a closed network", c.Listen)
 	}
 	return nil
 }

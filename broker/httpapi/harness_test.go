@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/flag"
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
 	"leeway/broker/redisstore"
@@ -41,6 +43,7 @@ type api struct {
 	store *redisstore.Store
 	group *background.Group
 	log   *logged
+	flags atomic.Pointer[flag.Table]
 	// gone makes new connections to Redis fail; dropped closes those there
 	// are. mute makes new ones accept and never answer.
 	mu         sync.Mutex // guards what follows
@@ -89,13 +92,14 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 			t.Fatal(err)
 		}
 		a.cfg = cfg
+		a.flags.Store(flag.NewTable(0, nil))
 		rdb := redisstore.DialClient(a.dial)
 		a.store = redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout()})
 		log := slog.New(slog.NewJSONHandler(a.log, nil))
 		a.group = background.New(context.Background(), log)
 		admitter := admission.New(admission.Options{
 			Store: a.store, Tickets: ticket.New(rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Hour),
-			Settings: a.settings, Observer: metrics.New(), Log: log,
+			Settings: a.settings, RefreshFlags: a.refreshFlags, Observer: metrics.New(), Log: log,
 		})
 		a.group.Go("admission", admitter.Run)
 		a.Server = New(Options{
@@ -153,13 +157,30 @@ func (a *api) findRedis() {
 	a.conns = nil
 }
 
+func (a *api) refreshFlags(ctx context.Context) error {
+	table, err := a.store.Flags(ctx)
+	if err == nil {
+		a.flags.Store(table)
+	}
+	return err
+}
+
 func (a *api) settings() admission.Settings {
 	s := admission.Settings{
-		Policy: a.cfg.Policy(), DispatchMS: 20, MinReserveMS: 0, HorizonMS: a.cfg.LongestDeadlineMS(),
+		Flags: a.flags.Load(), DispatchMS: 20, MinReserveMS: 0, HorizonMS: a.cfg.LongestDeadlineMS(),
+		Class: func(name string) admission.ClassSettings {
+			g := &a.cfg.Gate
+			v := a.flags.Load().Apply(flag.Values{AdmitPaid: g.AdmitPaid, AdmitFree: g.AdmitFree, ReserveMS: g.ReserveMS, Policy: g.Policy}, name, a.store.NowMS())
+			return admission.ClassSettings{
+				Policy:    slackgate.Policy{Rule: v.Policy, FreeQueueAgeCutMS: slackgate.Unbounded},
+				Closed:    [slackgate.NumPaths]bool{slackgate.Paid: !v.AdmitPaid, slackgate.Free: !v.AdmitFree},
+				ReserveMS: v.ReserveMS,
+			}
+		},
 	}
 	for _, path := range slackgate.Paths {
 		p := a.cfg.Pool(path)
-		s.Pools[path] = redisstore.PoolPolicy{Limit: p.Limit, Closed: !a.cfg.Admits(path), FirstByteP95MS: p.FirstByteP95MS}
+		s.Pools[path] = redisstore.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
 		s.Beliefs[path] = slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS)
 	}
 	return s

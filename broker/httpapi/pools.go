@@ -1,76 +1,142 @@
 package httpapi
 
 import (
-	"io"
+	"context"
 	"net/http"
 
-	"github.com/go-json-experiment/json"
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
 	"leeway/broker/config"
+	"leeway/broker/flag"
 	"leeway/slackgate"
 )
 
 // poolsAnswer is GET /v1/pools.
 type poolsAnswer struct {
 	NowMS int64               `json:"now_ms"`
-	Pools map[string]poolView `json:"pools"`
+	Pools map[string]PoolView `json:"pools"`
 	// Backends are as each living worker sees them.
 	Backends []broker.BackendState `json:"backends"`
 }
 
 func (s *Server) pools(c echo.Context) error {
-	ctx := c.Request().Context()
-	_, st, err := s.dryRun(ctx)
+	out, err := s.readPools(c.Request().Context())
 	if err != nil {
 		return err
 	}
-	backends, err := s.Store.Backends(ctx)
-	if err != nil {
-		return err
-	}
-	if backends == nil {
-		backends = []broker.BackendState{}
-	}
-	return c.JSON(http.StatusOK, poolsAnswer{NowMS: st.NowMS, Pools: s.poolViews(st), Backends: backends})
+	return c.JSON(http.StatusOK, out)
 }
 
-// MaxReasonBytes bounds the words an operator gives for an action.
-const MaxReasonBytes = 500
+func (s *Server) readPools(ctx context.Context) (*poolsAnswer, error) {
+	_, st, err := s.dryRun(ctx)
+	if err != nil {
+		return nil, err
+	}
+	views, err := s.poolViews(ctx, st)
+	if err != nil {
+		return nil, err
+	}
+	out := &poolsAnswer{NowMS: st.NowMS, Pools: views, Backends: []broker.BackendState{}}
+	backends, err := s.Store.Backends(ctx)
+	out.Backends = append(out.Backends, backends...)
+	return out, err
+}
+
+// Drain states of a pool.
+const (
+	PoolOpen     = "open"     // admits, unless a flag closes it
+	PoolDraining = "draining" // admits nothing, and still has jobs
+	PoolDrained  = "drained"  // admits nothing and has none
+)
+
+// drainState is where a pool stands.
+func drainState(t *flag.Table, path slackgate.Path, p *slackgate.PoolState, nowMS int64) string {
+	switch {
+	case !t.Draining(path, nowMS):
+		return PoolOpen
+	case p.InFlight() > 0:
+		return PoolDraining
+	}
+	return PoolDrained
+}
 
 // order is the body of an operator's action.
 type order struct {
 	Reason string `json:"reason"`
 	By     string `json:"by"`
+	// Force drains paid although free is not drained.
+	Force bool `json:"force"`
 }
 
 func readOrder(c echo.Context) (*order, error) {
-	if err := wantMedia(c.Request(), "application/json"); err != nil {
+	var o order
+	if err := readBody(c, &o); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, 8<<10))
+	o.By = actor(c, o.By)
+	return &o, checkWords(o.Reason, o.By)
+}
+
+func poolOf(c echo.Context) (slackgate.Path, error) {
+	var path slackgate.Path
+	if err := path.UnmarshalText([]byte(c.Param("pool"))); err != nil || path == slackgate.Reject {
+		return path, problem(http.StatusNotFound, ReasonNotFound, "no such pool: paid or free")
+	}
+	return path, nil
+}
+
+// drain closes a pool to newcomers. Its waiting jobs are offered to the gate
+// once more, or run; those in flight end by their deadlines. Free goes before
+// paid: with paid closed first, everything would be pushed onto free.
+func (s *Server) drain(c echo.Context) error {
+	path, err := poolOf(c)
 	if err != nil {
-		return nil, bodyError(err)
+		return err
 	}
-	var o order
-	if err := json.Unmarshal(body, &o, json.RejectUnknownMembers(true)); err != nil {
-		return nil, inputError(err)
+	o, err := readOrder(c)
+	if err != nil {
+		return err
 	}
-	if o.Reason == "" || len(o.Reason) > MaxReasonBytes {
-		return nil, broker.Fieldf("reason", "must be there and at most %d bytes: it stands in the record", MaxReasonBytes)
+	ctx := c.Request().Context()
+	if path == slackgate.Paid && !o.Force && s.Config().Pools.Free.Limit > 0 {
+		now, err := s.readPools(ctx)
+		if err != nil {
+			return err
+		}
+		if free := now.Pools[slackgate.Free.String()]; free.State != PoolDrained {
+			return problem(http.StatusConflict, ReasonOrder, "free is "+free.State+": drain free before paid, or say force")
+		}
 	}
-	if len(o.By) > MaxProducerBytes {
-		return nil, broker.Fieldf("by", "is longer than %d bytes", MaxProducerBytes)
+	return s.setDrain(c, path, "1", o)
+}
+
+// resume undoes drain.
+func (s *Server) resume(c echo.Context) error {
+	path, err := poolOf(c)
+	if err != nil {
+		return err
 	}
-	return &o, nil
+	o, err := readOrder(c)
+	if err != nil {
+		return err
+	}
+	return s.setDrain(c, path, "", o)
+}
+
+func (s *Server) setDrain(c echo.Context, path slackgate.Path, value string, o *order) error {
+	if err := s.Store.SetFlag(c.Request().Context(), flag.Drain(path), "", value, o.By, o.Reason, 0); err != nil {
+		return err
+	}
+	s.Log.Warn("drain changed", "path", path.String(), "draining", value != "", "by", o.By, "reason", o.Reason)
+	return s.pools(c)
 }
 
 // backendOf checks that a pool has the backend the route names.
 func (s *Server) backendOf(c echo.Context) (*config.Backend, error) {
-	var path slackgate.Path
-	if err := path.UnmarshalText([]byte(c.Param("pool"))); err != nil || path == slackgate.Reject {
-		return nil, problem(http.StatusNotFound, ReasonNotFound, "no such pool: paid or free")
+	path, err := poolOf(c)
+	if err != nil {
+		return nil, err
 	}
 	p := s.Config().Pool(path)
 	for i := range p.Backends {
@@ -84,23 +150,19 @@ func (s *Server) backendOf(c echo.Context) (*config.Backend, error) {
 // drainBackend takes a backend out of service on all workers: calls under way
 // end, no new ones begin. Its pool goes on with the others.
 func (s *Server) drainBackend(c echo.Context) error {
-	b, err := s.backendOf(c)
-	if err != nil {
-		return err
-	}
-	o, err := readOrder(c)
-	if err != nil {
-		return err
-	}
-	if err := s.Store.TakeOutBackend(c.Request().Context(), b.Name, broker.TakenOut{Why: o.Reason, By: o.By}); err != nil {
-		return err
-	}
-	s.Log.Warn("backend taken out", "backend", b.Name, "reason", o.Reason, "by", o.By)
-	return s.pools(c)
+	return s.orderBackend(c, "taken out", func(ctx context.Context, name string, o *order) error {
+		return s.Store.TakeOutBackend(ctx, name, broker.TakenOut{Why: o.Reason, By: o.By})
+	})
 }
 
 // resumeBackend undoes drainBackend.
 func (s *Server) resumeBackend(c echo.Context) error {
+	return s.orderBackend(c, "put back", func(ctx context.Context, name string, _ *order) error {
+		return s.Store.PutBackBackend(ctx, name)
+	})
+}
+
+func (s *Server) orderBackend(c echo.Context, what string, give func(ctx context.Context, name string, o *order) error) error {
 	b, err := s.backendOf(c)
 	if err != nil {
 		return err
@@ -109,9 +171,9 @@ func (s *Server) resumeBackend(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Store.PutBackBackend(c.Request().Context(), b.Name); err != nil {
+	if err := give(c.Request().Context(), b.Name, o); err != nil {
 		return err
 	}
-	s.Log.Warn("backend put back", "backend", b.Name, "reason", o.Reason, "by", o.By)
+	s.Log.Warn("backend "+what, "backend", b.Name, "reason", o.Reason, "by", o.By)
 	return s.pools(c)
 }

@@ -21,6 +21,9 @@ const (
 	ReasonMediaType    = "unsupported_media_type"
 	ReasonNotFound     = "not_found"
 	ReasonMethod       = "method_not_allowed"
+	ReasonOrder        = "out_of_order"
+	ReasonUnauthorized = "unauthorized"
+	ReasonForbidden    = "forbidden"
 	ReasonInternal     = "internal"
 )
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"mime"
 	"net/http"
 	"slices"
@@ -20,11 +19,11 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/flag"
 	"leeway/broker/joblog"
 	"leeway/broker/measure"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
-	"leeway/slackgate/latency"
 )
 
 // Options are what the API stands on. All fields are required.
@@ -33,9 +32,11 @@ type Options struct {
 	Admitter *admission.Admitter
 	Store    *redisstore.Store
 	// Latency is what is believed about a pool.
-	Latency    func(path slackgate.Path) measure.Measured
-	Background *background.Group
-	Log        *slog.Logger
+	Latency func(path slackgate.Path) measure.Measured
+	// StartValues are the flags' values as configured.
+	StartValues func() flag.Values
+	Background  *background.Group
+	Log         *slog.Logger
 }
 
 // Server is the admission API.
@@ -65,16 +66,24 @@ func New(o Options) *Server {
 	}))
 	e.GET("/livez", func(c echo.Context) error { return c.JSON(http.StatusOK, map[string]string{"status": "live"}) })
 	e.GET("/readyz", s.ready)
-	e.POST("/v1/jobs", s.submit)
-	e.POST("/v1/jobs/batch", s.batch)
-	e.GET("/v1/jobs/:id", s.get)
-	e.DELETE("/v1/jobs/:id", s.cancel)
-	e.GET("/v1/gate", s.gate)
-	e.GET("/v1/pools", s.pools)
-	e.POST("/v1/pools/:pool/backends/:backend/drain", s.drainBackend)
-	e.POST("/v1/pools/:pool/backends/:backend/resume", s.resumeBackend)
-	e.GET("/v1/ledgers/spend", s.spend)
-	e.GET("/v1/ledgers/misses", s.misses)
+	producer, onCall := s.allow(roleProducer), s.allow(roleOnCall)
+	e.POST("/v1/jobs", s.submit, producer)
+	e.POST("/v1/jobs/batch", s.batch, producer)
+	e.GET("/v1/jobs/:id", s.get, producer)
+	e.DELETE("/v1/jobs/:id", s.cancel, producer)
+	e.GET("/v1/gate", s.gate, producer)
+	e.GET("/v1/pools", s.pools, producer)
+	e.GET("/v1/flags", s.listFlags, producer)
+	e.GET("/v1/flags/:name", s.getFlag, producer)
+	e.PUT("/v1/flags/:name", s.putFlag, onCall)
+	e.DELETE("/v1/flags/:name", s.clearFlag, onCall)
+	e.GET("/v1/audit", s.audit, onCall)
+	e.POST("/v1/pools/:pool/drain", s.drain, onCall)
+	e.POST("/v1/pools/:pool/resume", s.resume, onCall)
+	e.POST("/v1/pools/:pool/backends/:backend/drain", s.drainBackend, onCall)
+	e.POST("/v1/pools/:pool/backends/:backend/resume", s.resumeBackend, onCall)
+	e.GET("/v1/ledgers/spend", s.spend, onCall)
+	e.GET("/v1/ledgers/misses", s.misses, onCall)
 	return s
 }
 
@@ -138,17 +147,6 @@ func (s *Server) ready(c echo.Context) error {
 	return c.JSON(status, a)
 }
 
-// dryRun asks the gate about a job of the default class.
-func (s *Server) dryRun(ctx context.Context) (broker.Verdict, *redisstore.GateState, error) {
-	cfg := s.Config()
-	text := "dry run"
-	job, err := (&submission{Text: &text}).job(cfg, cfg.Gate.ReserveMS, 0, time.Now())
-	if err != nil {
-		return broker.Verdict{}, nil, err
-	}
-	return s.Admitter.DryRun(ctx, job)
-}
-
 // parse reads a submission and turns it into a job.
 func (s *Server) parse(ctx context.Context, body []byte, receivedAt time.Time) (*broker.Job, error) {
 	sub, err := decode(body)
@@ -163,7 +161,11 @@ func (s *Server) parse(ctx context.Context, body []byte, receivedAt time.Time) (
 		nowMS = s.Store.NowMS()
 	}
 	cfg := s.Config()
-	return sub.job(cfg, cfg.Gate.ReserveMS, nowMS, receivedAt)
+	job, err := sub.job(cfg, nowMS, receivedAt)
+	if err != nil {
+		return nil, err
+	}
+	return job, nil
 }
 
 func (s *Server) submit(c echo.Context) error {
@@ -230,6 +232,9 @@ func (s *Server) get(c echo.Context) error {
 		if err != nil {
 			return err
 		}
+		if !mine(c, view) {
+			return broker.ErrNotFound
+		}
 		if view.State == broker.StateDone || wait == 0 || last {
 			return c.JSON(http.StatusOK, view)
 		}
@@ -265,6 +270,15 @@ func (s *Server) waitFor(v string) (time.Duration, error) {
 // and answer. The record and the ledger rows stay.
 func (s *Server) cancel(c echo.Context) error {
 	id, ctx := c.Param("id"), c.Request().Context()
+	if callerOf(c).role == roleProducer {
+		view, err := s.Store.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		if !mine(c, view) {
+			return broker.ErrNotFound
+		}
+	}
 	what, err := s.Store.Cancel(ctx, id)
 	if err != nil {
 		return err
@@ -295,69 +309,6 @@ func (s *Server) logEnd(ctx context.Context, id string) {
 		return
 	}
 	joblog.Ended(ctx, s.Log, view)
-}
-
-// gateAnswer is GET /v1/gate: the snapshot and what the gate would say.
-type gateAnswer struct {
-	Policy  string              `json:"policy"`
-	NowMS   int64               `json:"now_ms"`
-	Pools   map[string]poolView `json:"pools"`
-	Verdict *Verdict            `json:"verdict"`
-}
-
-// poolView is a pool's state on the wire.
-type poolView struct {
-	Limit          int   `json:"limit"`
-	Capacity       int   `json:"capacity"`
-	Waiting        int   `json:"waiting"`
-	Running        int   `json:"running"`
-	QueueAgeMS     int64 `json:"queue_age_ms"`
-	FirstByteP95MS int64 `json:"first_byte_p95_ms"`
-	Closed         bool  `json:"closed"`
-	// FirstByte and Hold are where the gate's beliefs come from.
-	FirstByte latencyView `json:"first_byte"`
-	Hold      latencyView `json:"hold"`
-}
-
-// latencyView is a measured latency on the wire.
-type latencyView struct {
-	DeclaredP95MS int64  `json:"declared_p95_ms"`
-	P95MS         int64  `json:"p95_ms"`
-	MeanMS        int64  `json:"mean_ms"`
-	Samples       int    `json:"samples"`
-	WindowMS      int64  `json:"window_ms"`
-	State         string `json:"state"`
-}
-
-func viewLatency(declared slackgate.Dist, e *latency.Estimate) latencyView {
-	return latencyView{
-		DeclaredP95MS: int64(math.Ceil(declared.P95MS)), P95MS: int64(math.Ceil(e.P95MS)), MeanMS: int64(math.Round(e.MeanMS)),
-		Samples: e.Samples, WindowMS: e.WindowMS, State: e.State.String(),
-	}
-}
-
-func (s *Server) poolViews(st *redisstore.GateState) map[string]poolView {
-	out := map[string]poolView{}
-	for _, path := range slackgate.Paths {
-		p := &st.Pools[path]
-		m := s.Latency(path)
-		out[path.String()] = poolView{
-			Limit: p.Limit, Capacity: p.Capacity, Waiting: p.Waiting, Running: p.Running,
-			QueueAgeMS: p.QueueAgeMS, FirstByteP95MS: p.FirstByteP95MS, Closed: p.Closed,
-			FirstByte: viewLatency(m.Declared.FirstByte, &m.FirstByte), Hold: viewLatency(m.Declared.Hold, &m.Hold),
-		}
-	}
-	return out
-}
-
-func (s *Server) gate(c echo.Context) error {
-	v, st, err := s.dryRun(c.Request().Context())
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, gateAnswer{
-		Policy: s.Config().Gate.Policy.String(), NowMS: st.NowMS, Pools: s.poolViews(st), Verdict: verdict(&v),
-	})
 }
 
 // pageParams reads ?cursor= and ?limit=.

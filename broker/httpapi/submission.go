@@ -91,6 +91,9 @@ func field(p jsontext.Pointer) string {
 		if len(tok) > 64 {
 			tok = strings.ToValidUTF8(tok[:64], "") + "..."
 		}
+		if tok == "" {
+			tok = `""` // a field may be called that
+		}
 		parts = append(parts, tok)
 	}
 	switch {
@@ -118,9 +121,8 @@ func kind(e *json.SemanticError) string {
 }
 
 // job turns a submission into a job, or says which field is wrong. nowMS is
-// the store's clock, for deadlines given as an instant; reserveFloor comes
-// from the flag RESERVE_MS.
-func (s *submission) job(cfg *config.Config, reserveFloor, nowMS int64, receivedAt time.Time) (*broker.Job, error) {
+// the store's clock, for deadlines given as an instant.
+func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) (*broker.Job, error) {
 	name := s.Class
 	if name == "" {
 		name = cfg.DefaultClass
@@ -162,7 +164,7 @@ func (s *submission) job(cfg *config.Config, reserveFloor, nowMS int64, received
 	prefer, _ := class.Prefer.Paths()
 	return &broker.Job{
 		ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
-		DeadlineMS: deadline, ReserveMS: max(*class.ReserveMS, reserveFloor),
+		DeadlineMS: deadline, ReserveMS: *class.ReserveMS,
 		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte, Rescue: class.Rescue,
 		MaxOutputTokens: int(tokens), Metadata: s.Metadata, ReceivedAt: receivedAt,
 	}, nil

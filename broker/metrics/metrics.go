@@ -37,6 +37,7 @@ type Metrics struct {
 	rejects   *prometheus.CounterVec
 	slack     *prometheus.HistogramVec
 	firstByte *prometheus.HistogramVec
+	predicted *prometheus.HistogramVec
 	queueWait *prometheus.HistogramVec
 }
 
@@ -59,13 +60,17 @@ func New() *Metrics {
 			Name: "job_first_byte_ms", Help: "Time from the first backend call to the first answer text, in milliseconds. Per worker: sum.",
 			Buckets: buckets,
 		}, []string{"path"}),
+		predicted: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "job_predicted_wait_ms", Help: "Wait for a worker that was predicted at admission, in milliseconds; 0 under the seed rule, which predicts nothing. Per replica: sum.",
+			Buckets: buckets,
+		}, []string{"path"}),
 		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "job_queue_wait_ms", Help: "Time from admission to the claim by a worker, in milliseconds. Per worker: sum.",
 			Buckets: buckets,
 		}, []string{"path"}),
 	}
 	m.registry.MustRegister(
-		m.decisions, m.rejects, m.slack, m.firstByte, m.queueWait,
+		m.decisions, m.rejects, m.slack, m.firstByte, m.predicted, m.queueWait,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("leeway"),
@@ -80,6 +85,7 @@ func New() *Metrics {
 	}
 	for _, p := range slackgate.Paths {
 		m.firstByte.WithLabelValues(p.String())
+		m.predicted.WithLabelValues(p.String())
 		m.queueWait.WithLabelValues(p.String())
 	}
 	m.slack.WithLabelValues("admit")
@@ -99,7 +105,9 @@ func (m *Metrics) Handler() http.Handler {
 // Decided counts a decision.
 func (m *Metrics) Decided(_ *broker.Job, v *broker.Verdict) {
 	m.decisions.WithLabelValues(v.Path.String()).Inc()
-	if !v.Admitted() {
+	if v.Admitted() {
+		m.predicted.WithLabelValues(v.Path.String()).Observe(float64(v.PredictedWaitMS))
+	} else {
 		m.rejects.WithLabelValues(string(v.Reason)).Inc()
 	}
 	m.slack.WithLabelValues("admit").Observe(float64(v.SlackMS))

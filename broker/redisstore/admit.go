@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/flag"
 	"leeway/slackgate"
 )
 
@@ -22,6 +23,8 @@ type Offer struct {
 	// Held is set for a claimed job that needs another pool: if one takes it,
 	// it leaves this claim, keeps its deadline and goes into that pool's order.
 	Held *broker.Claim
+	// Move is set for a waiting job of a pool that is being drained.
+	Move bool
 	// Bounds are what the pools must satisfy, in the order they are tried.
 	Bounds [2]slackgate.Bound
 }
@@ -51,7 +54,10 @@ type Admitted struct {
 	// Stale is set when Redis ran the script after the caller had stopped
 	// waiting: nothing was done.
 	Stale bool
-	Jobs  []Admission
+	// FlagsChanged is set when the flags are no longer those that the numbers
+	// were computed from: nothing was done.
+	FlagsChanged bool
+	Jobs         []Admission
 }
 
 // giveUpAfter is when the script is to believe that the caller has gone: a
@@ -65,15 +71,15 @@ const recordExtra = time.Hour
 // Admit offers jobs to the pools, in order, in one atomic step. The caller
 // fills in nothing but the numbers of the rule; what comes back is enough to
 // repeat the decision with [slackgate.Decide].
-func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
+func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
 	giveUp := int64(0)
 	if now := s.NowMS(); now > 0 {
 		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
 	args := make([]any, 0, 16+22*len(offers))
-	args = append(args, giveUp, s.rows, recordExtra.Milliseconds())
+	args = append(args, giveUp, s.rows, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()))
 	for _, path := range slackgate.Paths {
-		args = append(args, policy[path].Limit, flag(policy[path].Closed), policy[path].Released)
+		args = append(args, policy[path].Limit, policy[path].Released)
 		args = appendLadder(args, policy[path].Ladder)
 	}
 	for i := range offers {
@@ -86,6 +92,8 @@ func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy
 		switch {
 		case o.Held != nil:
 			mode, fence, text = "again", o.Held.Fence, "" // the text is where it was
+		case o.Move:
+			mode, text = "move", ""
 		case o.Miss:
 			mode = "miss"
 		}
@@ -106,8 +114,8 @@ func (s *Store) Admit(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy
 		return Admitted{}, r.err
 	}
 	s.saw(out.NowMS)
-	if status == "stale" {
-		out.Stale = true
+	if status != "ok" {
+		out.Stale, out.FlagsChanged = status == "stale", status == "flags"
 		return out, nil
 	}
 	var capacity [slackgate.NumPaths]int
@@ -160,11 +168,11 @@ func appendBound(args []any, b *slackgate.Bound) []any {
 	if b.Path != slackgate.Reject {
 		path = b.Path.String()
 	}
-	return append(args, path, b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS, flag(b.NeedAddsAge),
-		flag(b.Laddered), b.First+1, b.FirstMax)
+	return append(args, path, b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS, bit(b.NeedAddsAge),
+		bit(b.Laddered), b.First+1, b.FirstMax)
 }
 
-func flag(b bool) int {
+func bit(b bool) int {
 	if b {
 		return 1
 	}

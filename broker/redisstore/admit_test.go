@@ -204,10 +204,16 @@ func agree(t *testing.T, h0 *harness) {
 				FirstByteOnly: rapid.Bool().Draw(rt, "first byte only"),
 			}
 			slack := j.DeadlineMS - j.ReserveMS
-			offers = append(offers, Offer{
+			o := Offer{
 				Job: j, DeadlineMS: j.DeadlineMS, SlackMS: slack, Miss: slack <= 0,
 				Bounds: slackgate.Bounds(&known, j.Gate(0), policy, slack),
-			})
+			}
+			for k := range o.Bounds { // a closed pool is not asked
+				if pools[o.Bounds[k].Path].Closed {
+					o.Bounds[k] = slackgate.Bound{}
+				}
+			}
+			offers = append(offers, o)
 		}
 		got, err := h.Admit(bg, pools, offers)
 		h.must(err)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
+	"leeway/broker/flag"
 	"leeway/slackgate"
 )
 
@@ -133,6 +134,11 @@ func (h *harness) must(err error) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+}
+
+// Admit offers jobs by flags that nobody has set.
+func (h *harness) Admit(ctx context.Context, p [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
+	return h.Store.Admit(ctx, flag.NewTable(0, nil), p, offers)
 }
 
 // policy of two open pools with room for everything.

@@ -62,6 +62,7 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	c.Fence, c.Offers, c.Attempts = r.int(), int(r.int()), int(r.int())
 	c.AcceptedMS, c.DeadlineAtMS = r.int(), r.int()
 	spec, admission, text := r.string(), r.string(), r.string()
+	c.FlagsVersion = r.int()
 	if r.err != nil {
 		return nil, false, r.err
 	}
@@ -140,7 +141,7 @@ func (s *Store) appendSettlement(args []any, row *Settlement) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(args, spendKey(row.JobID, row.Attempt), raw, row.Path.String(), flag(row.Priced),
+	return append(args, spendKey(row.JobID, row.Attempt), raw, row.Path.String(), bit(row.Priced),
 		row.InputTokens, row.OutputTokens, row.CostMicro, row.Currency, string(row.Known)), nil
 }
 
@@ -283,6 +284,7 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 		return n
 	}
 	v.Class, v.Producer, v.Metadata = job.Class, job.Producer, job.Metadata
+	v.FirstByteOnly = job.FirstByteOnly
 	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
 	v.Attempts = int(num("attempts"))
 	v.QueueWaitMS = max(num("queue_wait"), 0)

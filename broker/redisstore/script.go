@@ -23,6 +23,7 @@ var (
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
 	scriptReport    = load("report")
+	scriptFlag      = load("flag")
 	scriptMeasure   = load("measure")
 	scriptFirstByte = load("firstbyte")
 )

@@ -17,6 +17,7 @@ type cli struct {
 	Demo        demoCmd        `cmd:"" help:"Run the whole of Leeway on real documents, in this process, for about a minute."`
 	Gate        gateCmd        `cmd:"" help:"Ask the article's gate about one snapshot."`
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
+	Simulate    simulateCmd    `cmd:"" help:"Hold the policies against the best possible schedule, in virtual time."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit 0 if a URL answers 2xx: for container health checks."`
 }
 

@@ -82,7 +82,7 @@ func (e *Estimator) Estimate(slices []Slice, inFlightMS []int64, declared slackg
 	}
 	out.Change = e.change(slices, window, inFlightMS)
 	for _, age := range inFlightMS {
-		e.window.Add(float64(age), true)
+		e.window.Add(age, true)
 	}
 	e.fill(&out, declared)
 	return out
@@ -107,7 +107,7 @@ func (e *Estimator) choose(slices []Slice) int64 {
 
 // fill reads the distribution off the window.
 func (e *Estimator) fill(out *Estimate, declared slackgate.Dist) {
-	floor := declared.P95MS * max(out.Change, 1)
+	floor := declared.P95MS
 	p95, identified := e.window.Quantile(0.95)
 	switch {
 	case out.Samples >= EnoughSamples && identified:
@@ -127,9 +127,10 @@ func (e *Estimator) fill(out *Estimate, declared slackgate.Dist) {
 	mean, variance := e.window.Moments()
 	n := float64(e.window.Samples())
 	w := n / (n + priorWeight)
-	prior := declared.MeanMS * max(out.Change, 1)
+	scale := max(out.Change, 1)
+	prior := declared.MeanMS * scale
 	out.MeanMS = w*mean + (1-w)*prior
-	out.VarMS2 = w*(variance+mean*mean) + (1-w)*(declared.VarMS2*max(out.Change, 1)*max(out.Change, 1)+prior*prior) - out.MeanMS*out.MeanMS
+	out.VarMS2 = w*(variance+mean*mean) + (1-w)*(declared.VarMS2*scale*scale+prior*prior) - out.MeanMS*out.MeanMS
 	out.VarMS2 = max(out.VarMS2, 0)
 }
 
@@ -172,7 +173,9 @@ func (e *Estimator) change(slices []Slice, window int64, inFlightMS []int64) flo
 		u := usual{mu, max(math.Sqrt(v), sigmaLeast)}
 		ended := float64(e.recent.endedWith())
 		used := u.usedUp(&e.recent, inFlightMS, 0)
-		if z := math.Abs(gammaZ(ended, used)); z > best {
+		// What was usual is itself known only from so many calls.
+		known := math.Sqrt(1 + ended/float64(e.early.Samples()))
+		if z := math.Abs(gammaZ(ended, used)) / known; z > best {
 			shift := u.fit(&e.recent, inFlightMS, ended)
 			if math.Abs(float64(shift)*logWidth) >= changeLeast {
 				best, bestShift, bestAt = z, shift, k
@@ -208,14 +211,29 @@ func (h *Histogram) endedWith() int64 {
 // usual is the lognormal that fits what was usual before.
 type usual struct{ mu, sigma float64 }
 
-// hazard is -ln S(x) of a call that lasted x times the usual median, in
-// standard deviations of the logarithm.
+// hazard is -ln S(x) of a call whose logarithm lies z standard deviations above
+// the usual. It is looked up: it is asked for thousands of times an estimate.
 func hazard(z float64) float64 {
-	if z > 8 { // S underflows; its asymptotic expansion
+	x := (z + hazardSpan) * hazardSteps
+	switch {
+	case !(x > 0):
+		return 0
+	case x >= float64(len(hazards)-1): // S underflows; its asymptotic expansion
 		return z*z/2 + math.Log(z*math.Sqrt(2*math.Pi))
 	}
-	return -math.Log(math.Erfc(z/math.Sqrt2) / 2)
+	i := int(x)
+	return hazards[i] + (x-float64(i))*(hazards[i+1]-hazards[i])
 }
+
+const hazardSpan, hazardSteps = 8, 32
+
+var hazards = func() (t [2*hazardSpan*hazardSteps + 1]float64) {
+	for i := range t {
+		z := float64(i)/hazardSteps - hazardSpan
+		t[i] = -math.Log(math.Erfc(z/math.Sqrt2) / 2)
+	}
+	return t
+}()
 
 // inFlightFree is the hazard that a call in flight may use up before it counts:
 // what is in flight is long by selection.

@@ -28,7 +28,7 @@ func Bucket(ms float64) int {
 	if !(ms > 1) {
 		return 0
 	}
-	return min(int(math.Log(ms)/logWidth), Buckets-1)
+	return int(min(math.Log(ms)/logWidth, Buckets-1))
 }
 
 // edge is a bucket's lower bound in milliseconds.
@@ -37,12 +37,12 @@ func edge(bucket int) float64 { return math.Exp(float64(bucket) * logWidth) }
 // Field is the name under which a duration is counted in a hash: the bucket's
 // number after d for a call that came to its end (or first byte), or after c
 // for one that was cut before.
-func Field(ms float64, cut bool) string {
+func Field(ms int64, cut bool) string {
 	kind := "d"
 	if cut {
 		kind = "c"
 	}
-	return kind + strconv.Itoa(Bucket(ms))
+	return kind + strconv.Itoa(Bucket(float64(ms)))
 }
 
 // Histogram counts calls by how long they took: those that were done apart from
@@ -51,14 +51,24 @@ func Field(ms float64, cut bool) string {
 type Histogram struct {
 	done, cut [Buckets]int64
 	samples   int64
-	lo, hi    int // range of buckets in use; meaningless while samples is 0
+	doneMS    int64 // exact sum over the done calls, or 0 if it is not known
+	lo, hi    int   // range of buckets in use; meaningless while samples is 0
 }
+
+// SumField is the name under which a hash keeps the sum of the done calls in
+// whole milliseconds, so that their mean is exact.
+const SumField = "sum"
 
 // MaxCount bounds a single count read from outside.
 const MaxCount = 1 << 40
 
 // Add counts one call.
-func (h *Histogram) Add(ms float64, cut bool) { h.add(Bucket(ms), cut, 1) }
+func (h *Histogram) Add(ms int64, cut bool) {
+	h.add(Bucket(float64(ms)), cut, 1)
+	if !cut {
+		h.doneMS += max(ms, 1)
+	}
+}
 
 func (h *Histogram) add(bucket int, cut bool, n int64) {
 	if n <= 0 {
@@ -79,6 +89,13 @@ func (h *Histogram) add(bucket int, cut bool, n int64) {
 // AddField adds a count kept under a name made by [Field]. A name or a count
 // that cannot have been written by us is an error and adds nothing.
 func (h *Histogram) AddField(field string, count int64) error {
+	if field == SumField {
+		if count < 0 {
+			return fmt.Errorf("latency: a sum of %d ms is out of range", count)
+		}
+		h.doneMS += count
+		return nil
+	}
 	if len(field) < 2 || len(field) > 5 || field[0] != 'd' && field[0] != 'c' {
 		return fmt.Errorf("latency: no such bucket: %.16q", field)
 	}
@@ -107,6 +124,11 @@ func (h *Histogram) mergeShifted(o *Histogram, by int) {
 		h.add(to, false, o.done[b])
 		h.add(to, true, o.cut[b])
 	}
+	if by == 0 {
+		h.doneMS += o.doneMS
+	} else {
+		h.doneMS += int64(float64(o.doneMS) * math.Exp(float64(by)*logWidth))
+	}
 }
 
 // remove takes away the counts of o, which are part of h.
@@ -118,6 +140,7 @@ func (h *Histogram) remove(o *Histogram) {
 		h.done[b] -= o.done[b]
 		h.cut[b] -= o.cut[b]
 	}
+	h.doneMS -= o.doneMS
 	h.samples -= o.samples // lo and hi stay: a range that is too wide is harmless
 }
 
@@ -125,7 +148,7 @@ func (h *Histogram) remove(o *Histogram) {
 func (h *Histogram) Reset() {
 	clear(h.done[h.lo : h.hi+1])
 	clear(h.cut[h.lo : h.hi+1])
-	h.samples, h.lo, h.hi = 0, 0, 0
+	h.samples, h.doneMS, h.lo, h.hi = 0, 0, 0, 0
 }
 
 // Samples is the number of calls counted, cut ones included.
@@ -164,10 +187,21 @@ func (h *Histogram) Quantile(p float64) (ms float64, identified bool) {
 const beyondLargest = 1.5
 
 // Moments returns mean and variance under the Kaplan-Meier estimate, each call
-// taken at its bucket's upper bound. What is left of the distribution beyond
-// the largest call seen counts as half as long again as that.
+// taken at its bucket's upper bound, or as much below it as makes the sum of
+// the done calls come out right. What is left of the distribution beyond the
+// largest call seen counts as half as long again as that.
 func (h *Histogram) Moments() (mean, variance float64) {
-	return h.weigh(func(b int) float64 { return edge(b + 1) }, h.LargestMS()*beyondLargest)
+	scale := 1.0
+	if h.doneMS > 0 {
+		upper := 0.0
+		for b := h.lo; b <= h.hi; b++ {
+			if h.done[b] > 0 {
+				upper += float64(h.done[b]) * edge(b+1)
+			}
+		}
+		scale = min(max(float64(h.doneMS)/upper, 1/Width), 1)
+	}
+	return h.weigh(func(b int) float64 { return edge(b+1) * scale }, h.LargestMS()*beyondLargest)
 }
 
 // logMoments is Moments of the logarithm, each call taken at the middle of its

@@ -1,7 +1,6 @@
 package simulate
 
 import (
-	"math"
 	"slices"
 
 	"leeway/slackgate"
@@ -37,26 +36,27 @@ func newLearner(truth *slackgate.Belief) *learner {
 	}}
 }
 
-func (k *kind) add(ms, now int64) {
+func (k *kind) add(ms, now int64, cut bool) {
 	start := now - now%latency.SliceMS
 	if n := len(k.startMS); n == 0 || k.startMS[n-1] != start {
 		k.startMS = append(k.startMS, start)
 		k.calls = append(k.calls, new(latency.Histogram))
 	}
-	k.calls[len(k.calls)-1].Add(float64(ms), false)
+	k.calls[len(k.calls)-1].Add(ms, cut)
 }
 
 func (k *kind) estimate(e *latency.Estimator, now int64, declared slackgate.Dist) latency.Estimate {
 	k.slices = k.slices[:0]
-	for i := len(k.startMS) - 1; i >= 0; i-- {
-		k.slices = append(k.slices, latency.Slice{AgeMS: now - k.startMS[i], Calls: k.calls[i]})
+	for i, start := range slices.Backward(k.startMS) {
+		k.slices = append(k.slices, latency.Slice{AgeMS: now - start, Calls: k.calls[i]})
 	}
 	return e.Estimate(k.slices, k.flying, declared)
 }
 
-// gotFirst notes a first byte, gotLast the end of a call.
-func (l *learner) gotFirst(ms, now int64) { l.first.add(ms, now); l.readAtMS = 0 }
-func (l *learner) gotLast(ms, now int64)  { l.hold.add(ms, now); l.readAtMS = 0 }
+// gotFirst notes a first byte, gotLast the end of a call; or, of a call that was
+// cut before, how long there was none.
+func (l *learner) gotFirst(ms, now int64, cut bool) { l.first.add(ms, now, cut); l.readAtMS = 0 }
+func (l *learner) gotLast(ms, now int64, cut bool)  { l.hold.add(ms, now, cut); l.readAtMS = 0 }
 
 // belief returns what is believed at now, with these calls in flight.
 func (l *learner) belief(now int64, running []call) slackgate.Belief {
@@ -76,20 +76,4 @@ func (l *learner) belief(now int64, running []call) slackgate.Belief {
 	hold := l.hold.estimate(&l.estimator, now, l.declared.Hold)
 	l.known = slackgate.Belief{FirstByte: first.Dist, Hold: hold.Dist, Samples: first.Samples, State: first.State}
 	return l.known
-}
-
-func percentile95(x []float64) float64 {
-	s := slices.Clone(x)
-	slices.Sort(s)
-	return s[int(math.Ceil(0.95*float64(len(s))))-1]
-}
-
-func moments(x []float64, scale float64) slackgate.Dist {
-	var sum, sq float64
-	for _, v := range x {
-		sum += v * scale
-		sq += v * v * scale * scale
-	}
-	n := float64(len(x))
-	return slackgate.Dist{MeanMS: sum / n, VarMS2: max(0, sq/n-sum*sum/n/n), P95MS: percentile95(x) * scale}
 }

@@ -27,6 +27,10 @@ type Policy struct {
 	// Rescue offers a job that the re-check would drop in the free pool to the
 	// paid one.
 	Rescue bool
+	// Cut ends a call that can no longer be usable: without a first byte when
+	// that is due, or at the deadline, as Leeway's workers do. The article's
+	// workers wait to the end.
+	Cut bool
 	// Learn measures first byte and hold during the run, from the declared p95
 	// on. Otherwise the service's own numbers are believed throughout.
 	Learn bool
@@ -36,9 +40,9 @@ type Policy struct {
 var (
 	SeedNoRecheck    = Policy{Name: "seed, no re-check", Rule: slackgate.Seed}
 	SeedRecheck      = Policy{Name: "seed", Rule: slackgate.Seed, Recheck: true}
-	ListOrder        = Policy{Name: "list order", Rule: slackgate.Predictive, Recheck: true, ListOrder: true}
-	Predictive       = Policy{Name: "predictive", Rule: slackgate.Predictive, Recheck: true}
-	PredictiveLearns = Policy{Name: "predictive, learning", Rule: slackgate.Predictive, Recheck: true, Learn: true}
+	ListOrder        = Policy{Name: "list order", Rule: slackgate.Predictive, Recheck: true, Cut: true, ListOrder: true}
+	Predictive       = Policy{Name: "predictive", Rule: slackgate.Predictive, Recheck: true, Cut: true, Rescue: true}
+	PredictiveLearns = Policy{Name: "predictive, learning", Rule: slackgate.Predictive, Recheck: true, Cut: true, Rescue: true, Learn: true}
 )
 
 // Workers is the number of workers of each pool in every run: the article's.
@@ -96,6 +100,7 @@ type call struct {
 	startMS             int64
 	firstByteMS, doneMS int64 // instants
 	firstNoted          bool  // the learner knows the first byte
+	cut                 bool  // ended before its time, in vain
 }
 
 // pool is one pool's workers and queue.
@@ -113,39 +118,31 @@ type pool struct {
 
 // Before implements [slackgate.Counter].
 func (p *pool) Before(atMS int64) int64 {
-	d := 0
-	if doomedX {
-		lim := p.nowMS + ceil(p.belief.FirstByte.P95MS)
-		d = sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency >= lim })
-	}
 	if atMS == slackgate.Unbounded || p.list {
-		return int64(len(p.queue) - d)
+		return int64(len(p.queue))
 	}
 	limit := p.nowMS + atMS
-	return max(0, int64(sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency >= limit })-d))
+	return int64(sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency >= limit }))
 }
 
 // run is one run in progress.
 type run struct {
-	policy   Policy
-	service  *Service
-	jobs     []Arrival
-	first    [][slackgate.NumPaths]int64 // drawn per job and pool
-	hold     [][slackgate.NumPaths]int64
-	pools    [slackgate.NumPaths]*pool
-	reserve  int64
-	horizon  int64
-	out      Outcome
-	promised map[int]int64
+	policy  Policy
+	service *Service
+	jobs    []Arrival
+	first   [][slackgate.NumPaths]int64 // drawn per job and pool
+	hold    [][slackgate.NumPaths]int64
+	pools   [slackgate.NumPaths]*pool
+	reserve int64
+	horizon int64
+	out     Outcome
 }
 
-var Probe func(path slackgate.Path, need, took, waited int64)
-
-// Run plays a workload through a policy. The seed fixes arrivals and service
-// times, whatever the policy.
+// Run plays a workload through a policy. The seed, from 1, fixes arrivals and
+// service times, whatever the policy.
 func Run(w Workload, s Service, p Policy, seed uint64) Outcome {
-	jobs := w.Make(rand.New(rand.NewPCG(seed, 1)))
-	r := &run{policy: p, service: &s, jobs: jobs, reserve: slackgate.Unbounded, promised: map[int]int64{}}
+	jobs := w.Make(seed)
+	r := &run{policy: p, service: &s, jobs: jobs, reserve: slackgate.Unbounded}
 	r.first, r.hold = draw(jobs, &s, seed)
 	r.out.Offered = len(jobs)
 	r.out.Classes = make([]ClassCount, max(1, len(w.Classes)))
@@ -199,21 +196,11 @@ func (r *run) play() {
 			r.claim(r.pools[path], now)
 		}
 		for next < len(r.jobs) && startMS+r.jobs[next].AtMS == now {
-			r.offer(next, now)
+			r.submit(next, now)
 			next++
-		}
-		for _, path := range slackgate.Paths {
-			p := r.pools[path]
-			p.refresh(now)
-			for w := len(p.running); w < Workers[path]; w++ {
-				// idle from now to next event: approximate below
-			}
-			Idle(path, now-startMS, Workers[path]-len(p.running), len(p.queue))
 		}
 	}
 }
-
-var Idle = func(path slackgate.Path, at int64, idle, queue int) {}
 
 // finish ends the calls that are due.
 func (r *run) finish(p *pool, now int64) {
@@ -222,91 +209,133 @@ func (r *run) finish(p *pool, now int64) {
 			return false
 		}
 		j := &r.jobs[c.job]
-		deadline := startMS + j.AtMS + j.DeadlineMS
-		held := c.doneMS - c.startMS
-		if c.firstByteMS <= deadline-j.ReserveMS && c.doneMS <= deadline {
+		deadline := r.deadline(c.job)
+		if !c.cut && c.firstByteMS <= deadline-j.ReserveMS && c.doneMS <= deadline {
 			r.out.Usable++
 			r.out.Classes[j.Class].Usable++
 		} else {
 			r.out.Late++
-			r.out.WastedMS += held
-		}
-		if Probe != nil {
-			Probe(p.path, r.promised[c.job], c.firstByteMS-startMS-j.AtMS, c.startMS-startMS-j.AtMS)
+			r.out.WastedMS += c.doneMS - c.startMS
 		}
 		if p.learner != nil {
 			if !c.firstNoted {
-				p.learner.gotFirst(c.firstByteMS-c.startMS, c.doneMS)
+				early := c.firstByteMS > c.doneMS
+				p.learner.gotFirst(min(c.firstByteMS, c.doneMS)-c.startMS, c.doneMS, early)
 			}
-			p.learner.gotLast(held, c.doneMS)
+			p.learner.gotLast(c.doneMS-c.startMS, c.doneMS, c.cut)
 		}
 		return true
 	})
 }
 
+// deadline is a job's deadline on the run's clock.
+func (r *run) deadline(job int) int64 { return startMS + r.jobs[job].AtMS + r.jobs[job].DeadlineMS }
+
 // claim puts waiting jobs on free workers.
 func (r *run) claim(p *pool, now int64) {
 	for len(p.running) < Workers[p.path] && len(p.queue) > 0 {
-		i := p.queue[0].job
+		w := p.queue[0]
 		p.queue = p.queue[1:]
-		j := &r.jobs[i]
 		p.refresh(now)
-		slack := startMS + j.AtMS + j.DeadlineMS - j.ReserveMS - now
-		fits := slackgate.FitsFirstByte(slack, ceil(p.belief.FirstByte.P95MS))
-		if !fits && r.policy.Recheck && r.policy.Rescue && p.path == slackgate.Free && r.rescue(i, now) {
-			continue
-		}
-		if !fits && r.policy.Recheck {
-			r.out.Dropped++
-			r.out.RejectWaitMS += now - startMS - j.AtMS
-			continue
-		}
-		if !fits {
+		fits := slackgate.FitsFirstByte(w.urgency-now, ceil(p.belief.FirstByte.P95MS))
+		switch {
+		case fits:
+		case !r.policy.Recheck:
 			r.out.UnderP95++
-		}
-		by := 1.0
-		if r.service.SlowBy > 0 && now-startMS >= r.service.SlowFromMS {
-			by = r.service.SlowBy
+		case r.rescue(p, w.job, now):
+			continue
+		default:
+			r.out.Dropped++
+			r.out.RejectWaitMS += now - startMS - r.jobs[w.job].AtMS
+			continue
 		}
 		if p.path == slackgate.Paid {
 			r.out.PaidCalls++
 		}
-		dl := int64(math.MaxInt64)
-		if cutX == 1 {
-			dl = startMS + j.AtMS + j.DeadlineMS
-		} else if cutX == 2 {
-			dl = startMS + j.AtMS + j.DeadlineMS - j.ReserveMS + 1
-		}
-		p.running = append(p.running, call{
-			job: i, startMS: now,
-			firstByteMS: now + int64(float64(r.first[i][p.path])*by),
-			doneMS:      min(dl, now+int64(float64(r.hold[i][p.path])*by)),
-		})
+		p.running = append(p.running, r.call(p.path, w, now))
 	}
 }
 
-func (r *run) rescue(i int, now int64) bool {
-	j := r.jobs[i]
-	job := slackgate.Job{DeadlineMS: startMS + j.AtMS + j.DeadlineMS, ReserveMS: j.ReserveMS, Prefer: [2]slackgate.Path{slackgate.Paid}}
-	policy := slackgate.Policy{Rule: r.policy.Rule, FreeQueueAgeCutMS: slackgate.Unbounded}
-	var snap slackgate.Snapshot
-	p := r.pools[slackgate.Paid]
-	snap.Pools[slackgate.Paid] = r.state(p, job.UrgencyMS(), now)
-	b := slackgate.Bounds(&snap, job, policy, job.SlackMS(now))
-	snap.Pools[slackgate.Paid].Break = b[0].Check(len(p.running), p)
-	res := slackgate.Decide(&snap, job, policy, now)
-	if res.Path != slackgate.Paid {
-		return false
+// call is what a worker's call comes to.
+func (r *run) call(path slackgate.Path, w waiting, now int64) call {
+	by := r.service.slowness(now - startMS)
+	c := call{
+		job: w.job, startMS: now,
+		firstByteMS: now + int64(float64(r.first[w.job][path])*by),
+		doneMS:      now + int64(float64(r.hold[w.job][path])*by),
 	}
-	Rescued++
-	p.queue = slices.Insert(p.queue, snap.Pools[res.Path].Ahead, waiting{job.UrgencyMS(), i})
-	r.claim(p, now)
-	return true
+	if !r.policy.Cut {
+		return c
+	}
+	end := r.deadline(w.job)
+	if c.firstByteMS > w.urgency {
+		end = w.urgency
+	}
+	if end = max(end, now); c.doneMS > end {
+		c.doneMS, c.cut = end, true
+	}
+	return c
 }
-
-var Rescued int
 
 func ceil(x float64) int64 { return int64(math.Ceil(x - 1e-6)) }
+
+// rescue offers a job that fails the free pool's re-check to the paid one, with
+// the time it has left.
+func (r *run) rescue(p *pool, job int, now int64) bool {
+	if !r.policy.Rescue || p.path != slackgate.Free {
+		return false
+	}
+	return r.offer(job, [2]slackgate.Path{slackgate.Paid}, now) != slackgate.Reject
+}
+
+// submit puts one new job to the gate.
+func (r *run) submit(job int, now int64) {
+	r.out.Classes[r.jobs[job].Class].Offered++
+	switch r.offer(job, r.jobs[job].Prefer, now) {
+	case slackgate.Reject:
+		r.out.Rejected++
+	case slackgate.Paid:
+		r.out.AdmittedPaid++
+	case slackgate.Free:
+		r.out.AdmittedFree++
+	}
+}
+
+// offer asks the gate about a job and, if it is admitted, queues it.
+func (r *run) offer(i int, prefer [2]slackgate.Path, now int64) slackgate.Path {
+	job := slackgate.Job{DeadlineMS: r.deadline(i), ReserveMS: r.jobs[i].ReserveMS, Prefer: prefer}
+	policy := slackgate.Policy{Rule: r.policy.Rule, FreeQueueAgeCutMS: slackgate.Unbounded}
+	if policy.Rule == slackgate.Seed {
+		policy.FreeQueueAgeCutMS = slackgate.ArticleFreeQueueAgeCutMS
+	}
+	urgency := job.UrgencyMS()
+	var snap slackgate.Snapshot
+	for _, path := range slackgate.Paths {
+		snap.Pools[path] = r.state(r.pools[path], urgency, now)
+	}
+	bounds := slackgate.Bounds(&snap, job, policy, job.SlackMS(now))
+	for k := range bounds {
+		if b := &bounds[k]; b.Path != slackgate.Reject {
+			p := r.pools[b.Path]
+			snap.Pools[b.Path].Break = b.Check(len(p.running), p)
+		}
+	}
+	res := slackgate.Decide(&snap, job, policy, now)
+	if res.Path != slackgate.Reject {
+		p := r.pools[res.Path]
+		p.queue = slices.Insert(p.queue, p.place(urgency), waiting{urgency, i})
+		r.claim(p, now)
+	}
+	return res.Path
+}
+
+// place is where in the order a newcomer goes.
+func (p *pool) place(urgency int64) int {
+	if p.list {
+		return len(p.queue)
+	}
+	return sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency > urgency })
+}
 
 // refresh brings ages and, when learning, the belief up to now.
 func (p *pool) refresh(now int64) {
@@ -315,59 +344,16 @@ func (p *pool) refresh(now int64) {
 	for i := range p.running {
 		p.ages = append(p.ages, now-p.running[i].startMS)
 	}
-	if p.learner != nil {
-		for i := range p.running {
-			if c := &p.running[i]; !c.firstNoted && c.firstByteMS <= now {
-				c.firstNoted = true
-				p.learner.gotFirst(c.firstByteMS-c.startMS, c.firstByteMS)
-			}
-		}
-		p.belief = p.learner.belief(now, p.running)
-	}
-}
-
-// offer puts one job to the gate.
-func (r *run) offer(i int, now int64) {
-	j := &r.jobs[i]
-	r.out.Classes[j.Class].Offered++
-	job := slackgate.Job{DeadlineMS: now + j.DeadlineMS, ReserveMS: j.ReserveMS, Prefer: j.Prefer}
-	policy := slackgate.Policy{Rule: r.policy.Rule, FreeQueueAgeCutMS: slackgate.Unbounded}
-	if policy.Rule == slackgate.Seed {
-		policy.FreeQueueAgeCutMS = slackgate.ArticleFreeQueueAgeCutMS
-	}
-	var snap slackgate.Snapshot
-	slack := job.SlackMS(now)
-	for _, path := range slackgate.Paths {
-		snap.Pools[path] = r.state(r.pools[path], job.UrgencyMS(), now)
-	}
-	bounds := slackgate.Bounds(&snap, job, policy, slack)
-	for k := range bounds {
-		b := &bounds[k]
-		if b.Path != slackgate.Reject {
-			p := r.pools[b.Path]
-			snap.Pools[b.Path].Break = b.Check(len(p.running), p)
-		}
-	}
-	res := slackgate.Decide(&snap, job, policy, now)
-	switch res.Path {
-	case slackgate.Reject:
-		r.out.Rejected++
+	if p.learner == nil {
 		return
-	case slackgate.Paid:
-		r.out.AdmittedPaid++
-	case slackgate.Free:
-		r.out.AdmittedFree++
 	}
-	if Probe != nil {
-		r.promised[i] = res.NeedMS[res.Path]
+	for i := range p.running {
+		if c := &p.running[i]; !c.firstNoted && c.firstByteMS <= now {
+			c.firstNoted = true
+			p.learner.gotFirst(c.firstByteMS-c.startMS, c.firstByteMS, false)
+		}
 	}
-	p := r.pools[res.Path]
-	at := len(p.queue)
-	if !p.list {
-		at = sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency > job.UrgencyMS() })
-	}
-	p.queue = slices.Insert(p.queue, at, waiting{job.UrgencyMS(), i})
-	r.claim(p, now)
+	p.belief = p.learner.belief(now, p.running)
 }
 
 // state is a pool as the store would report it.
@@ -375,7 +361,7 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 	p.refresh(now)
 	s := slackgate.PoolState{
 		Limit: Workers[p.path], Capacity: Workers[p.path],
-		Waiting: len(p.queue), Running: len(p.running),
+		Waiting: len(p.queue), Running: len(p.running), Ahead: p.place(urgency),
 		FirstByteP95MS: ceil(p.belief.FirstByte.P95MS),
 	}
 	for i := range p.queue {
@@ -388,19 +374,6 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 			ReserveMS: r.reserve, HorizonMS: r.horizon,
 		})
 		s.Ladder = &p.ladder
-		s.Ahead = len(p.queue)
-		if doomedX {
-			lim := p.nowMS + ceil(p.belief.FirstByte.P95MS)
-			s.Waiting -= sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency >= lim })
-		}
-		if !p.list {
-			s.Ahead = sort.Search(len(p.queue), func(i int) bool { return p.queue[i].urgency > urgency })
-			s.Ahead -= len(p.queue) - s.Waiting
-		}
 	}
 	return s
 }
-
-var doomedX = false
-
-var cutX = 0

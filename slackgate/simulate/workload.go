@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"leeway/slackgate"
 )
@@ -28,9 +29,15 @@ type Workload struct {
 	Name string
 	// Classes names the parts of a mixed workload.
 	Classes []string
-	// Make returns the arrivals in order of time.
-	Make func(rng *rand.Rand) []Arrival
+	// Slices is the number of different runs there are, where the arrivals are
+	// not drawn; 0: every seed gives another. 1: all are the same.
+	Slices int
+	// Make returns the arrivals in order of time. Seeds count from 1.
+	Make func(seed uint64) []Arrival
 }
+
+// arrivalsFrom is the source of a seed's arrivals; its services have another.
+func arrivalsFrom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
 // PaidFirst and FreeFirst are the two orders of preference.
 var (
@@ -54,7 +61,7 @@ func articleJob(atMS int64) Arrival {
 // DeclaredWorkload is the article's: eight jobs a second for ninety seconds,
 // evenly spaced.
 func DeclaredWorkload() Workload {
-	return Workload{Name: "declared", Make: func(*rand.Rand) []Arrival {
+	return Workload{Name: "declared", Slices: 1, Make: func(uint64) []Arrival {
 		jobs := make([]Arrival, articleJobs)
 		for i := range jobs {
 			jobs[i] = articleJob(int64(i) * 1000 / articlePerSecond)
@@ -66,7 +73,7 @@ func DeclaredWorkload() Workload {
 // BurstWorkload submits size jobs at once every periodMS, for ninety seconds.
 func BurstWorkload(size int, periodMS int64) Workload {
 	name := fmt.Sprintf("bursts of %d each %g s", size, float64(periodMS)/1000)
-	return Workload{Name: name, Make: func(*rand.Rand) []Arrival {
+	return Workload{Name: name, Slices: 1, Make: func(uint64) []Arrival {
 		var jobs []Arrival
 		for at := int64(0); at < articleSeconds*1000; at += periodMS {
 			for range size {
@@ -84,8 +91,8 @@ func PoissonWorkload(perSecond float64, seconds int, prefer [2]slackgate.Path) W
 	if prefer == FreeFirst {
 		name += ", free-first"
 	}
-	return Workload{Name: name, Make: func(rng *rand.Rand) []Arrival {
-		return poisson(rng, perSecond, seconds, func(at int64) Arrival {
+	return Workload{Name: name, Make: func(seed uint64) []Arrival {
+		return poisson(arrivalsFrom(seed), perSecond, seconds, func(at int64) Arrival {
 			j := articleJob(at)
 			j.Prefer = prefer
 			return j
@@ -107,14 +114,14 @@ func MixedWorkload(perSecond float64, seconds, batch int) Workload {
 	return Workload{
 		Name:    fmt.Sprintf("mixed %g/s beside %d", perSecond, batch),
 		Classes: []string{"stream", "batch"},
-		Make: func(rng *rand.Rand) []Arrival {
+		Make: func(seed uint64) []Arrival {
 			jobs := make([]Arrival, 0, batch+int(perSecond*float64(seconds)*1.2))
 			for range batch {
 				jobs = append(jobs, Arrival{
 					DeadlineMS: int64(seconds) * 1000, ReserveMS: articleReserveMS, Prefer: FreeFirst, Class: 1,
 				})
 			}
-			return append(jobs, poisson(rng, perSecond, seconds, articleJob)...)
+			return append(jobs, poisson(arrivalsFrom(seed), perSecond, seconds, articleJob)...)
 		},
 	}
 }
@@ -180,19 +187,20 @@ func SlowedService(s Service, fromMS int64, factor float64) Service {
 	return s
 }
 
-// TokenService takes time in proportion to a job's tokens, scaled so that the
-// 95th percentile of the first byte over the given jobs is the declared one:
-// the prompt is read before the first byte, the answer written after it, and a
-// token written costs writeCost tokens read.
-func TokenService(jobs []Arrival, writeCost float64) Service {
-	read := make([]float64, len(jobs))
-	all := make([]float64, len(jobs))
-	for i := range jobs {
-		read[i] = float64(jobs[i].InputTokens) + fixedTokens
-		all[i] = read[i] + writeCost*float64(jobs[i].OutputTokens)
+// TokenService takes time in proportion to a job's tokens: the prompt is read
+// before the first byte, the answer written after it, and a token written costs
+// as much as writeCost tokens read. The 95th percentile of the first byte over
+// the given requests is the declared one. The gate, which does not look at
+// sizes, believes in the distribution over all of them.
+func TokenService(requests []Request, writeCost float64) Service {
+	read := make([]float64, len(requests))
+	all := make([]float64, len(requests))
+	for i, r := range requests {
+		read[i] = float64(r.InputTokens) + fixedTokens
+		all[i] = read[i] + writeCost*float64(r.OutputTokens)
 	}
 	p95 := percentile95(read)
-	s := Service{Name: "by tokens", Random: true}
+	s := Service{Name: tokenServiceName, Random: true}
 	s.Draw = func(_ *rand.Rand, path slackgate.Path, job *Arrival) (int64, int64) {
 		perToken := float64(p95MS[path]) / p95
 		first := (float64(job.InputTokens) + fixedTokens) * perToken
@@ -206,5 +214,25 @@ func TokenService(jobs []Arrival, writeCost float64) Service {
 	return s
 }
 
+// tokenServiceName marks services that depend on the job alone.
+const tokenServiceName = "by tokens"
+
 // fixedTokens stands for the cost of a call that does not grow with it.
 const fixedTokens = 200
+
+func percentile95(x []float64) float64 {
+	s := slices.Clone(x)
+	slices.Sort(s)
+	return s[int(math.Ceil(0.95*float64(len(s))))-1]
+}
+
+func moments(x []float64, scale float64) slackgate.Dist {
+	sum, squares := 0.0, 0.0
+	for _, v := range x {
+		sum += v * scale
+		squares += v * v * scale * scale
+	}
+	n := float64(len(x))
+	mean := sum / n
+	return slackgate.Dist{MeanMS: mean, VarMS2: max(0, squares/n-mean*mean), P95MS: percentile95(x) * scale}
+}

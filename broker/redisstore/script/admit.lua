@@ -1,28 +1,36 @@
 -- Offer jobs to the pools, many in one step and in order. Every number that is
 -- compared was computed by the gate's rule in Go; here are only comparisons.
 --
--- ARGV: give_up_at, ledger_rows, record_extra_ms, then for paid and for free:
---   limit, closed, released (the counter when the ladder was built), number of rungs,
+-- ARGV: give_up_at, books, record_extra_ms, flags version, instant until which the flags hold (0: no
+-- end), then for paid and for free:
+--   limit, released (the counter when the ladder was built), number of rungs,
 --   (at, max, wait) per rung; at is -1 on the last
 -- then per job:
 --   id, class, producer, deadline_ms, reserve_ms, mode, fence, spec, text, slack, where mode is 'new', 'miss'
---   (book a miss, offer nothing) or 'again' (a claimed job, held under fence, that needs another pool),
+--   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
+--   (a waiting job whose pool is being drained),
 --   then for two places:
 --   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
 --   laddered, first rung that binds, what that rung allows this job
--- Returns {now, 'stale'} or {now, 'ok', capacity of paid, of free}, then per job the path that took it
+-- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
+-- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
 -- ('' for none) and per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it.
 local a = 1
 local function arg() a = a + 1; return ARGV[a - 1] end
 local function num() return tonumber(arg()) end
 
 local now = now_ms()
-local give_up, rows, extra = num(), arg(), num()
+local give_up, books, extra = num(), arg(), num()
+local flags_version, flags_until = num(), num()
 if give_up > 0 and now > give_up then return { now, 'stale' } end
+if tonumber(redis.call('GET', P .. ':flags:version') or '0') ~= flags_version or
+    (flags_until > 0 and now >= flags_until) then
+  return { now, 'flags' }
+end
 
 local pools = {}
 for _, name in ipairs({ 'paid', 'free' }) do
-  local p = { name = name, limit = num(), closed = num(), rungs = {}, class_age = {} }
+  local p = { name = name, limit = num(), rungs = {}, class_age = {} }
   local at_build = num()
   for i = 1, num() do p.rungs[i] = { at = num(), max = num(), wait = num() } end
   p.capacity = math.min(p.limit, live_slots(name, now))
@@ -83,11 +91,11 @@ while a <= #ARGV do
   for place = 1, 2 do
     local path, max_inflight, max_age, max_class_age, need, plus_age = arg(), num(), num(), num(), num(), num()
     local laddered, first, first_max = num(), num(), num()
-    if took == '' and path ~= '' and (mode == 'new' or mode == 'again') then
+    if took == '' and path ~= '' and (mode == 'new' or held and mode ~= 'fenced') then
       local p, s = pools[path], seen[path]
       local wait = 0
       if plus_age == 1 then need = need + p.age end
-      local ok = p.capacity > 0 and p.closed == 0 and p.waiting + p.running < max_inflight and
+      local ok = p.capacity > 0 and p.waiting + p.running < max_inflight and
           p.age < max_age and s[4] < max_class_age
       if laddered == 1 then
         s[5] = redis.call('ZCOUNT', P .. ':waiting:' .. path, '-inf', int(now + slack))
@@ -101,12 +109,12 @@ while a <= #ARGV do
       end
       if ok then
         took = path
-        if mode == 'again' then
-          release(held.path, id)
+        if held then
+          if mode == 'move' then unqueue(held.path, held.member, id, class) else release(held.path, id) end
           redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
           redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
           enqueue(path, held.member, id, class, tonumber(held.deadline) - tonumber(held.reserve), tonumber(held.accepted))
-          bump('rescued:' .. path, 1)
+          bump('moved:' .. held.path .. ':' .. path, 1)
         else
           local member, deadline, ttl = member_of(class, id), now + deadline_ms, int(deadline_ms + extra)
           redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
@@ -127,10 +135,10 @@ while a <= #ARGV do
     end
   end
   if mode == 'miss' then
-    book_miss('reject', class, 'arrived_without_slack', rows, {
+    book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
       'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
       'cause', 'arrived_without_slack', 'at_ms', int(now), 'deadline_at_ms', int(now + deadline_ms),
-      'admission', string.format('{"slack_ms":%.0f}', slack), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
+      'admission', string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', slack, math.max(pools.paid.age, pools.free.age)), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
       'late_by_ms', '0' })
   end
   out[#out + 1] = took

@@ -1,7 +1,8 @@
 -- Claim the most urgent waiting job of a pool.
--- ARGV: pool, pool limit, lease_ms, keep_ms, ledger_rows.
--- Returns {now, 'none'|'full'} or {now, 'job', id, fence, offers, attempts, accepted, deadline, spec, admission, text}.
-local pool, limit, lease, keep, rows = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+-- ARGV: pool, pool limit, lease_ms, keep_ms, books.
+-- Returns {now, 'none'|'full'} or {now, 'job', id, fence, offers, attempts, accepted, deadline, spec, admission, text,
+-- flags version}.
+local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local now = now_ms()
 local running = redis.call('ZCARD', P .. ':running:' .. pool)
 if running >= math.min(limit, live_slots(pool, now)) then return { now, 'full' } end
@@ -12,12 +13,12 @@ for _ = 1, 16 do
   local r = record(id)
   local text = redis.call('GET', P .. ':text:' .. id)
   if not r then
-    end_lost(pool, member, class, id, now, rows)
+    end_lost(pool, member, class, id, now, books)
   elseif r.state ~= 'waiting' then
     unqueue(pool, member, id, class) -- a place left over: the job itself is accounted for
   elseif not text then
     end_job(id, r, now, { outcome = 'failed', cause = 'record_lost', reason = 'record_lost', backend = '',
-      first_byte_ms = '-1', details = '{}', keep_ms = keep, rows = rows })
+      first_byte_ms = '-1', details = '{}', keep_ms = keep, books = books })
   else
     unqueue(pool, member, id, r.class)
     redis.call('ZADD', P .. ':running:' .. pool, int(now + lease), id)
@@ -26,7 +27,8 @@ for _ = 1, 16 do
     local fence = redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
     redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(now - tonumber(r.accepted)))
     return { now, 'job', id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
-      tonumber(r.accepted), tonumber(r.deadline), r.spec, r.admission, text }
+      tonumber(r.accepted), tonumber(r.deadline), r.spec, r.admission, text,
+      tonumber(redis.call('GET', P .. ':flags:version') or '0') }
   end
 end
 return { now, 'none' }

@@ -11,13 +11,20 @@
 --   P:age:<pool>        zset    waiting jobs by the instant they were accepted
 --   P:age:<pool>:<cls>  zset    the same for one class
 --   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
+--   P:flags             hash    flag or flag@class -> value, who, why, until
+--   P:flags:version     string  counts the changes of P:flags
+--   P:audit             stream  the changes
 --   P:fleet             zset    worker processes by the instant they are forgotten
 --   P:fleet:<worker>    string  the states of a worker's backends
 --   P:backends:out      hash    backends an operator has taken out -> why, who, when
 --   P:backends:held:<b> string  why a backend is to be left alone; lives as long as that
 --   P:spend:open        hash    "<job>/<attempt>" -> open spend row
+--   P:spend:due         zset    open spend rows by the instant their attempt must be over
 --   P:ledger:spend      stream  settled spend rows
 --   P:ledger:miss       stream  miss rows
+--   P:rollup:<minute>   hash    sums of the rows of both ledgers that were booked in a minute
+--   P:rollup:<minute>:producers  set  the producers that have sums of their own there
+--   P:archive           hash    how far the archive is; lives while an archive is configured
 --   P:totals            hash    running sums
 --   P:seq               string  arrival counter
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
@@ -94,52 +101,105 @@ local function released(pool)
   return tonumber(redis.call('GET', P .. ':released:' .. pool) or '0')
 end
 
+-- Scripts that book are told how the books are kept, as "<rows>:<ms>": the rows
+-- of a ledger that stay, and how long the sums of a minute do. Where there is an
+-- archive nothing is dropped here: it trims what it has taken.
+local function append(ledger, books, ...)
+  local key = P .. ':ledger:' .. ledger
+  if redis.call('EXISTS', P .. ':archive') == 1 then return redis.call('XADD', key, '*', ...) end
+  return redis.call('XADD', key, 'MAXLEN', '~', string.match(books, '^%d+'), '*', ...)
+end
+
+-- how many producers have sums of their own in a minute; the others share one
+-- name, so that a name made up for each job does not fill the memory
+local most_producers = 200
+
+-- add a row to the sums of its minute, which is that of its id. sums: names and
+-- numbers in turn.
+local function roll_up(id, books, labels, producer, sums)
+  local minute = int(math.floor(tonumber(string.match(id, '^%d+')) / 60000))
+  local key, ttl = P .. ':rollup:' .. minute, string.match(books, '%d+$')
+  local names = key .. ':producers'
+  if redis.call('SISMEMBER', names, producer) == 0 then
+    if redis.call('SCARD', names) < most_producers then
+      redis.call('SADD', names, producer)
+      redis.call('PEXPIRE', names, ttl)
+    else
+      producer = 'other'
+    end
+  end
+  for i = 1, #sums, 2 do
+    if sums[i + 1] ~= 0 then
+      redis.call('HINCRBY', key, sums[i] .. ':' .. labels .. ':' .. producer, int(sums[i + 1]))
+    end
+  end
+  redis.call('PEXPIRE', key, ttl)
+end
+
+-- An attempt to settle is that many arguments from ARGV[i].
+local settle_args = 13
+local function attempt_at(i)
+  return {
+    key = ARGV[i], row = ARGV[i + 1], path = ARGV[i + 2], priced = ARGV[i + 3] == '1',
+    input = tonumber(ARGV[i + 4]), output = tonumber(ARGV[i + 5]), cost = tonumber(ARGV[i + 6]),
+    currency = ARGV[i + 7], known = ARGV[i + 8], class = ARGV[i + 9], producer = ARGV[i + 10],
+    backend = ARGV[i + 11], differs = ARGV[i + 12] == '1' }
+end
+
 -- settle one attempt: true if its row was open. row is the whole settled row
--- as JSON; tokens and cost feed the sums.
-local function settle(key, row, path, priced, input, output, cost, currency, known, rows)
-  if redis.call('HDEL', P .. ':spend:open', key) == 0 then return false end
-  redis.call('XADD', P .. ':ledger:spend', 'MAXLEN', '~', rows, '*', 'row', row)
-  bump('attempts:' .. path, 1)
-  bump('tokens:' .. path .. ':input', input)
-  bump('tokens:' .. path .. ':output', output)
-  if priced == '1' then bump('spend_tokens:' .. path, input + output) end
-  bump('cost_micro:' .. path .. ':' .. currency, cost)
-  bump('known:' .. path .. ':' .. known, 1)
+-- as JSON; the rest feeds the sums.
+local function settle(a, books)
+  if redis.call('HDEL', P .. ':spend:open', a.key) == 0 then return false end
+  redis.call('ZREM', P .. ':spend:due', a.key)
+  local id = append('spend', books, 'row', a.row)
+  local spent = 0
+  if a.priced then spent = a.input + a.output end
+  bump('attempts:' .. a.path, 1)
+  bump('tokens:' .. a.path .. ':input', a.input)
+  bump('tokens:' .. a.path .. ':output', a.output)
+  if a.priced then bump('spend_tokens:' .. a.path, spent) end
+  bump('cost_micro:' .. a.path .. ':' .. a.currency, a.cost)
+  bump('known:' .. a.path .. ':' .. a.known, 1)
+  if a.differs then bump('cost_difference:' .. a.backend, 1) end
+  roll_up(id, books, a.path .. ':' .. a.class .. ':' .. a.backend, a.producer, {
+    's:attempts', 1, 's:input', a.input, 's:output', a.output, 's:spent', spent,
+    's:cost.' .. a.currency, a.cost, 's:known.' .. a.known, 1 })
   return true
 end
 
 -- settle what earlier holders of a job left open. Nobody knows what those
 -- attempts cost: they stay charged at the largest possible.
-local function settle_unknown(id, attempts, now, rows)
-  for n = 1, attempts do
-    local key = id .. '/' .. n
-    local open = redis.call('HGET', P .. ':spend:open', key)
-    if open then
-      local row = cjson.decode(open)
-      local out = row.max_output_tokens or 0
-      local input = row.max_input_tokens or 0
-      row.known, row.result = 'unknown', 'lost'
-      row.settled_at_ms = now
-      row.input_tokens, row.output_tokens, row.cost_micro = input, out, row.max_cost_micro
-      settle(key, cjson.encode(row), row.path, row.priced and '1' or '0', input, out,
-        row.max_cost_micro, row.currency, 'unknown', rows)
-    end
-  end
+local function settle_unknown_row(key, now, books)
+  local open = redis.call('HGET', P .. ':spend:open', key)
+  if not open then return end
+  local row = cjson.decode(open)
+  local out = row.max_output_tokens or 0
+  local input = row.max_input_tokens or 0
+  row.known, row.result = 'unknown', 'lost'
+  row.settled_at_ms = now
+  row.input_tokens, row.output_tokens, row.cost_micro = input, out, row.max_cost_micro
+  settle({ key = key, row = cjson.encode(row), path = row.path, priced = row.priced, input = input, output = out,
+    cost = row.max_cost_micro, currency = row.currency, known = 'unknown', class = row.class,
+    producer = row.producer or '', backend = row.backend }, books)
+end
+local function settle_unknown(id, attempts, now, books)
+  for n = 1, attempts do settle_unknown_row(id .. '/' .. n, now, books) end
 end
 
 -- book a miss. f: the row's fields as a flat list.
-local function book_miss(path, class, cause, rows, f)
-  redis.call('XADD', P .. ':ledger:miss', 'MAXLEN', '~', rows, '*', unpack(f))
+local function book_miss(path, class, producer, backend, cause, books, f)
+  local id = append('miss', books, unpack(f))
   bump('miss:' .. path, 1)
   bump('miss_cause:' .. path .. ':' .. cause, 1)
+  roll_up(id, books, path .. ':' .. class .. ':' .. backend, producer, { 'm:' .. cause, 1 })
 end
 
 -- the one end of a job: outcome, miss row, sums, release and notice. o holds
--- outcome, cause, reason, backend, first_byte_ms, keep_ms, rows, details.
+-- outcome, cause, reason, backend, first_byte_ms, keep_ms, books, details.
 local function end_job(id, r, now, o)
   local pool = r.path
   if r.state == 'waiting' then unqueue(pool, r.member, id, r.class) else release(pool, id) end
-  settle_unknown(id, tonumber(r.attempts or '0'), now, o.rows)
+  settle_unknown(id, tonumber(r.attempts or '0'), now, o.books)
   local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
   local waited = tonumber(r.queue_wait or '-1')
   if waited < 0 then waited = now - accepted end
@@ -152,8 +212,8 @@ local function end_job(id, r, now, o)
   if o.cause ~= '' then
     local due = deadline
     if o.cause == 'late_first_byte' or o.cause == 'expired_in_queue' then due = deadline - tonumber(r.reserve) end
-    book_miss(pool, r.class, o.cause, o.rows, {
-      'job_id', id, 'path', pool, 'class', r.class, 'producer', r.producer, 'outcome', o.outcome,
+    book_miss(pool, r.class, r.producer, o.backend, o.cause, o.books, {
+      'job_id', id, 'path', pool, 'class', r.class, 'producer', r.producer, 'backend', o.backend, 'outcome', o.outcome,
       'cause', o.cause, 'at_ms', int(now), 'deadline_at_ms', r.deadline, 'admission', r.admission,
       'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
   end
@@ -165,13 +225,13 @@ local most_attempts = 64
 
 -- a promise whose record is gone: set aside with a miss row, so that the pool
 -- goes on and the books still show it.
-local function end_lost(pool, member, class, id, now, rows)
+local function end_lost(pool, member, class, id, now, books)
   unqueue(pool, member, id, class)
   release(pool, id)
-  settle_unknown(id, most_attempts, now, rows)
+  settle_unknown(id, most_attempts, now, books)
   redis.call('UNLINK', P .. ':text:' .. id)
   bump('outcome:' .. pool .. ':failed', 1)
-  book_miss(pool, class, 'record_lost', rows, {
+  book_miss(pool, class, '', '', 'record_lost', books, {
     'job_id', id, 'path', pool, 'class', class, 'producer', '', 'outcome', 'failed',
     'cause', 'record_lost', 'at_ms', int(now), 'deadline_at_ms', '0', 'admission', '{}',
     'queue_wait_ms', '0', 'first_byte_ms', '-1', 'late_by_ms', '0' })

@@ -1,14 +1,11 @@
 -- Commit a claimed job's outcome with its ledger rows, fenced.
--- ARGV: id, fence, outcome, cause, reason, backend, first_byte_ms, details, answer, keep_ms, ledger_rows,
+-- ARGV: id, fence, outcome, cause, reason, backend, first_byte_ms, details, answer, keep_ms, books,
 -- then the attempts to settle, as settle.lua takes them.
 -- Returns {1, outcome} when committed, {2, outcome} when this very claim had committed before, {0} when fenced. A fenced
 -- caller still settles its own spend rows.
 local id, fence = ARGV[1], ARGV[2]
-local rows = ARGV[11]
-for i = 12, #ARGV, 9 do
-  settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]),
-    tonumber(ARGV[i + 6]), ARGV[i + 7], ARGV[i + 8], rows)
-end
+local books = ARGV[11]
+for i = 12, #ARGV, settle_args do settle(attempt_at(i), books) end
 local r = record(id)
 if not r then return { 0 } end
 if r.fence ~= fence then return { 0 } end
@@ -20,5 +17,5 @@ local outcome, cause, reason = ARGV[3], ARGV[4], ARGV[5]
 if r.cancel == '1' and outcome ~= 'usable' then outcome, cause, reason = 'cancelled', '', '' end
 if ARGV[9] ~= '' then redis.call('SET', P .. ':answer:' .. id, ARGV[9], 'PX', ARGV[10]) end
 end_job(id, r, now, { outcome = outcome, cause = cause, reason = reason, backend = ARGV[6],
-  first_byte_ms = ARGV[7], details = ARGV[8], keep_ms = ARGV[10], rows = rows })
+  first_byte_ms = ARGV[7], details = ARGV[8], keep_ms = ARGV[10], books = books })
 return { 1, outcome }

@@ -1,6 +1,6 @@
 -- A worker that must stop gives a claimed job back, in its old place; one that its producer took back
 -- meanwhile ends here.
--- ARGV: pool, id, fence, keep_ms, ledger_rows. Returns 1, or 0 when fenced.
+-- ARGV: pool, id, fence, keep_ms, books. Returns 1, or 0 when fenced.
 local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
 local r = record(id)
 if not r or r.state ~= 'running' or r.fence ~= fence then return 0 end
@@ -8,7 +8,7 @@ local now = now_ms()
 if r.cancel == '1' then
   redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
   end_job(id, r, now, { outcome = 'cancelled', cause = '', reason = '', backend = '', first_byte_ms = '-1',
-    details = '{}', keep_ms = ARGV[4], rows = ARGV[5] })
+    details = '{}', keep_ms = ARGV[4], books = ARGV[5] })
   return 1
 end
 settle_unknown(id, tonumber(r.attempts or '0'), now, ARGV[5])

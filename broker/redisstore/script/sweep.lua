@@ -1,14 +1,16 @@
--- Mend what time has broken. ARGV: ledger_rows, keep_ms, most, max_offers, paid p95, free p95.
+-- Mend what time has broken. ARGV: books, keep_ms, most, max_offers, paid p95, free p95, settle_by_ms.
 -- Waiting jobs whose first byte is past due are expired. Claimed jobs whose lease lapsed go back into the
 -- order when they can still make it and were not handed out too often; else they are failed.
+-- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
+-- it is gone, and no job ends that would settle it.
 -- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
-local rows, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local books, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local p95 = { paid = tonumber(ARGV[5]), free = tonumber(ARGV[6]) }
 local now = now_ms()
 local expired, reoffered, failed, ended = 0, 0, 0, {}
 local function close(id, r, outcome, cause, reason)
   end_job(id, r, now, { outcome = outcome, cause = cause, reason = reason, backend = '', first_byte_ms = '-1',
-    details = '{}', keep_ms = keep, rows = rows })
+    details = '{}', keep_ms = keep, books = books })
   ended[#ended + 1] = id
 end
 for _, pool in ipairs({ 'paid', 'free' }) do
@@ -16,7 +18,7 @@ for _, pool in ipairs({ 'paid', 'free' }) do
     local class, id = split(member)
     local r = record(id)
     if not r then
-      end_lost(pool, member, class, id, now, rows)
+      end_lost(pool, member, class, id, now, books)
       failed = failed + 1
     elseif r.state ~= 'waiting' then
       unqueue(pool, member, id, class) -- a place left over: the job itself is accounted for
@@ -28,7 +30,7 @@ for _, pool in ipairs({ 'paid', 'free' }) do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
     local r = record(id)
     if not r then
-      end_lost(pool, '', 'unknown', id, now, rows)
+      end_lost(pool, '', 'unknown', id, now, books)
       failed = failed + 1
     elseif r.state ~= 'running' then
       release(pool, id)
@@ -41,7 +43,7 @@ for _, pool in ipairs({ 'paid', 'free' }) do
         close(id, r, 'cancelled', '', '')
         failed = failed + 1
       elseif offers < max_offers and urgency - now >= p95[pool] then
-        settle_unknown(id, tonumber(r.attempts or '0'), now, rows)
+        settle_unknown(id, tonumber(r.attempts or '0'), now, books)
         release(pool, id)
         redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'offers', offers + 1, 'queue_wait', '-1')
         enqueue(pool, r.member, id, r.class, urgency, tonumber(r.accepted))
@@ -53,6 +55,10 @@ for _, pool in ipairs({ 'paid', 'free' }) do
       end
     end
   end
+end
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. ':spend:due', '-inf', int(now - tonumber(ARGV[7])), 'LIMIT', 0, most)) do
+  redis.call('ZREM', P .. ':spend:due', key)
+  settle_unknown_row(key, now, books)
 end
 local out = { now, expired, reoffered, failed }
 for _, id in ipairs(ended) do out[#out + 1] = id end

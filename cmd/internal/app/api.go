@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/http"
 
-	"leeway/broker/config"
+	"leeway/broker/flag"
 	"leeway/broker/httpapi"
 	"leeway/broker/measure"
 	"leeway/slackgate"
@@ -36,15 +36,16 @@ func (a *API) start(o *Options) error {
 	a.background.Go("admission", a.admitter.Run)
 	a.background.Go("gate state", a.admitter.Refresh)
 	api := httpapi.New(httpapi.Options{
-		Config: func() *config.Config { return a.cfg }, Admitter: a.admitter, Store: a.store,
-		Latency:    func(path slackgate.Path) measure.Measured { return a.meter.Get(measure.PoolName(path)) },
-		Background: a.background, Log: a.log,
+		Config: a.config, Admitter: a.admitter, Store: a.store,
+		Latency:     func(path slackgate.Path) measure.Measured { return a.meter.Get(measure.PoolName(path)) },
+		StartValues: func() flag.Values { return startValues(a.config()) },
+		Background:  a.background, Log: a.log,
 	})
 	var err error
-	if a.addr, err = a.serve("api", o.Listener, a.cfg.Listen, httpapi.HTTP(api)); err != nil {
+	if a.addr, err = a.serve("api", o.Listener, a.config().Listen, httpapi.HTTP(api)); err != nil {
 		return err
 	}
-	a.metricsAddr, err = a.serve("metrics", o.MetricsListener, a.cfg.MetricsListen, httpapi.HTTP(metricsMux(a.base)))
+	a.metricsAddr, err = a.serve("metrics", o.MetricsListener, a.config().MetricsListen, httpapi.HTTP(metricsMux(a.base)))
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,7 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/flag"
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
 	"leeway/broker/reconcile"
@@ -48,7 +50,8 @@ func Logger(w io.Writer, level slog.Level) *slog.Logger {
 
 // base is what an API process and a worker process have in common.
 type base struct {
-	cfg        *config.Config
+	cfg        atomic.Pointer[config.Config]
+	flags      atomic.Pointer[flag.Table]
 	log        *slog.Logger
 	rdb        redis.UniversalClient
 	ownRedis   bool
@@ -62,7 +65,9 @@ type base struct {
 }
 
 func newBase(o *Options) (*base, error) {
-	b := &base{cfg: o.Config, log: o.Log, rdb: o.Redis}
+	b := &base{log: o.Log, rdb: o.Redis}
+	b.cfg.Store(o.Config)
+	b.flags.Store(flag.NewTable(0, nil))
 	if b.rdb == nil {
 		rdb, err := redisstore.Client(o.Config.Redis.URL, o.Config.RedisTimeout())
 		if err != nil {
@@ -83,27 +88,73 @@ func newBase(o *Options) (*base, error) {
 	b.metrics.Measured(b.meter)
 	b.background.Go("latencies", b.meter.Run)
 	b.admitter = admission.New(admission.Options{
-		Store: b.store, Tickets: b.tickets, Settings: b.settings, Observer: b.metrics, Log: o.Log,
+		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,
 	})
+	b.background.Go("flags", b.followFlags)
 	b.background.Go("reconciler", (&reconcile.Reconciler{
 		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
 	}).Run)
 	return b, nil
 }
 
+// config is the configuration now.
+func (b *base) config() *config.Config { return b.cfg.Load() }
+
+// refreshFlags reads the flags anew.
+func (b *base) refreshFlags(ctx context.Context) error {
+	t, err := b.store.Flags(ctx)
+	if err != nil {
+		return err
+	}
+	b.flags.Store(t)
+	return nil
+}
+
+// followFlags keeps the flags fresh between decisions; the decisions
+// themselves notice a change at once.
+func (b *base) followFlags(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			_ = b.refreshFlags(ctx) // a store that is away shows elsewhere
+		}
+	}
+}
+
+// values are what configuration and flags say for a class now.
+func (b *base) values(class string) flag.Values {
+	return b.flags.Load().Apply(startValues(b.config()), class, b.store.NowMS())
+}
+
+// startValues are the flags' values as configured.
+func startValues(cfg *config.Config) flag.Values {
+	return flag.Values{
+		AdmitPaid: cfg.Gate.AdmitPaid, AdmitFree: cfg.Gate.AdmitFree, FreeCutMS: cfg.Gate.FreeQueueAgeCutMS,
+		ReserveMS: cfg.Gate.ReserveMS, Fallback: cfg.Gate.FallbackEnabled, Policy: cfg.Gate.Policy,
+	}
+}
+
 // declaredPolicy is the pools' side of a decision as configured.
 func (b *base) declaredPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
 	var out [slackgate.NumPaths]redisstore.PoolPolicy
+	cfg := b.config()
 	for _, path := range slackgate.Paths {
-		p := b.cfg.Pool(path)
-		out[path] = redisstore.PoolPolicy{Limit: p.Limit, Closed: !b.cfg.Admits(path), FirstByteP95MS: p.FirstByteP95MS}
+		p := cfg.Pool(path)
+		out[path] = redisstore.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
 	}
 	return out
 }
 
-// poolPolicy is the same with the p95s as measured, without ladders.
+// poolPolicy is the same with the p95s as measured and what is closed to every
+// class, without ladders.
 func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
 	out := b.declaredPolicy()
+	v := b.values("")
+	out[slackgate.Paid].Closed, out[slackgate.Free].Closed = !v.AdmitPaid, !v.AdmitFree
 	for _, path := range slackgate.Paths {
 		out[path].FirstByteP95MS = b.firstByteP95(path)
 	}
@@ -113,8 +164,8 @@ func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
 // firstByteP95 is a pool's first-byte p95: measured where the gate goes by
 // measurements, declared under the article's rule.
 func (b *base) firstByteP95(path slackgate.Path) int64 {
-	if b.cfg.Gate.Policy == slackgate.Seed {
-		return b.cfg.Pool(path).FirstByteP95MS
+	if b.values("").Policy == slackgate.Seed {
+		return b.config().Pool(path).FirstByteP95MS
 	}
 	m := b.meter.Get(measure.PoolName(path))
 	return int64(math.Ceil(m.FirstByte.P95MS))
@@ -149,23 +200,41 @@ const dispatchPolls = 2
 
 // settings is what the gate decides by now.
 func (b *base) settings() admission.Settings {
+	cfg, table, now := b.config(), b.flags.Load(), b.store.NowMS()
+	start := startValues(cfg)
 	s := admission.Settings{
-		Policy:       b.cfg.Policy(),
+		Flags:        table,
+		Class:        func(name string) admission.ClassSettings { return classSettings(table.Apply(start, name, now)) },
 		Pools:        b.poolPolicy(),
-		DispatchMS:   dispatchPolls * b.cfg.Worker.PollMS,
+		DispatchMS:   dispatchPolls * cfg.Worker.PollMS,
 		MinReserveMS: slackgate.Unbounded,
-		HorizonMS:    b.cfg.LongestDeadlineMS(),
+		HorizonMS:    cfg.LongestDeadlineMS(),
 	}
 	for _, path := range slackgate.Paths {
 		m := b.meter.Get(measure.PoolName(path))
 		s.Beliefs[path] = m.Belief()
 	}
-	for _, c := range b.cfg.Classes {
+	for name, c := range cfg.Classes {
 		if c.Success == config.SuccessWhole {
-			s.MinReserveMS = min(s.MinReserveMS, max(*c.ReserveMS, b.cfg.Gate.ReserveMS))
+			s.MinReserveMS = min(s.MinReserveMS, max(*c.ReserveMS, table.Apply(start, name, now).ReserveMS))
 		}
 	}
 	return s
+}
+
+func classSettings(v flag.Values) admission.ClassSettings {
+	c := admission.ClassSettings{
+		Policy:    slackgate.Policy{Rule: v.Policy, FreeQueueAgeCutMS: slackgate.Unbounded},
+		ReserveMS: v.ReserveMS,
+	}
+	switch {
+	case v.FreeCutMS != nil:
+		c.Policy.FreeQueueAgeCutMS = *v.FreeCutMS
+	case v.Policy == slackgate.Seed:
+		c.Policy.FreeQueueAgeCutMS = config.SeedFreeQueueAgeCutMS
+	}
+	c.Closed[slackgate.Paid], c.Closed[slackgate.Free] = !v.AdmitPaid, !v.AdmitFree
+	return c
 }
 
 // serve runs an HTTP server in the background until close.

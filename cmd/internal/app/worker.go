@@ -44,13 +44,13 @@ func StartWorker(o Options) (*Worker, error) {
 
 func (w *Worker) start(o *Options) error {
 	var err error
-	w.metricsAddr, err = w.serve("metrics", o.MetricsListener, w.cfg.WorkerMetricsListen, httpapi.HTTP(metricsMux(w.base)))
+	w.metricsAddr, err = w.serve("metrics", o.MetricsListener, w.config().WorkerMetricsListen, httpapi.HTTP(metricsMux(w.base)))
 	if err != nil {
 		return err
 	}
 	offered := 0
 	for _, path := range slackgate.Paths {
-		slots := min(w.cfg.Slots(path), w.cfg.Pool(path).Limit)
+		slots := min(w.config().Slots(path), w.config().Pool(path).Limit)
 		if slots == 0 {
 			continue
 		}
@@ -62,11 +62,12 @@ func (w *Worker) start(o *Options) error {
 	if offered == 0 {
 		return broker.Fieldf("worker", "offers no slots to any pool")
 	}
+	w.metrics.Backends(w.backends)
 	return nil
 }
 
 func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundTripper) error {
-	pool := w.cfg.Pool(path)
+	pool := w.config().Pool(path)
 	if len(pool.Backends) == 0 {
 		return broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call")
 	}
@@ -96,14 +97,14 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 		Prompt:          w.prompt,
 		Tariffs:         tariffs,
 		Rescue:          w.admitter.Rescue,
-		FallbackEnabled: func() bool { return w.cfg.Gate.FallbackEnabled },
+		FallbackEnabled: w.fallbackEnabled,
 		Observer:        w.metrics,
 		Background:      w.background,
 		Log:             w.log,
-		Poll:            ms(w.cfg.Worker.PollMS),
-		Lease:           ms(w.cfg.Worker.LeaseMS),
-		Heartbeat:       ms(w.cfg.Worker.HeartbeatMS),
-		Grace:           ms(w.cfg.Worker.ShutdownGraceMS),
+		Poll:            ms(w.config().Worker.PollMS),
+		Lease:           ms(w.config().Worker.LeaseMS),
+		Heartbeat:       ms(w.config().Worker.HeartbeatMS),
+		Grace:           ms(w.config().Worker.ShutdownGraceMS),
 	})
 	if err != nil {
 		return err
@@ -112,14 +113,23 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 	return nil
 }
 
+// backends is how all pools' backends look from this worker.
+func (w *Worker) backends() []broker.BackendState {
+	var out []broker.BackendState
+	for _, p := range w.pools {
+		out = append(out, p.Backends()...)
+	}
+	return out
+}
+
 // longestSlack is the longest slack that jobs of the pool's classes have by
 // default.
 func (w *Worker) longestSlack(path slackgate.Path) int64 {
 	var longest int64
-	for _, c := range w.cfg.Classes {
+	for _, c := range w.config().Classes {
 		prefer, _ := c.Prefer.Paths()
 		if prefer[0] == path || prefer[1] == path {
-			longest = max(longest, c.DeadlineMS-max(*c.ReserveMS, w.cfg.Gate.ReserveMS))
+			longest = max(longest, c.DeadlineMS-max(*c.ReserveMS, w.config().Gate.ReserveMS))
 		}
 	}
 	return longest
@@ -128,9 +138,9 @@ func (w *Worker) longestSlack(path slackgate.Path) int64 {
 // prompt is the system prompt of a class; that of the default class for jobs
 // whose class has left the configuration.
 func (w *Worker) prompt(class string) workers.Prompt {
-	c, ok := w.cfg.Classes[class]
+	c, ok := w.config().Classes[class]
 	if !ok {
-		c = w.cfg.Classes[w.cfg.DefaultClass]
+		c = w.config().Classes[w.config().DefaultClass]
 	}
 	return workers.Prompt{System: c.Prompt}
 }
@@ -153,6 +163,14 @@ func (w *Worker) caller(b *config.Backend, transport http.RoundTripper) (*backen
 	}
 	w.callers = append(w.callers, c)
 	return c, nil
+}
+
+// fallbackEnabled reads the flag for a class as it stood at a claim.
+func (w *Worker) fallbackEnabled(ctx context.Context, c *broker.Claim) bool {
+	if c.FlagsVersion != w.flags.Load().Version {
+		_ = w.refreshFlags(ctx) // with the store away, what was known last
+	}
+	return w.values(c.Class).Fallback
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

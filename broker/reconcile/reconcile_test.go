@@ -1,0 +1,219 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"leeway/broker"
+	"leeway/broker/flag"
+	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type bench struct {
+	*Reconciler
+	t     *testing.T
+	rdb   redis.UniversalClient
+	redis *miniredis.Miniredis
+	log   *syncBuffer
+}
+
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func inBubble(t *testing.T, f func(b *bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		b := &bench{t: t, rdb: rdb, redis: m, log: &syncBuffer{}}
+		store := redisstore.New(rdb, redisstore.Options{Prefix: "t"})
+		b.Reconciler = &Reconciler{
+			Store: store, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Policy: policy,
+			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
+		}
+		b.must(store.Beat(context.Background(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}, 24*time.Hour))
+		f(b)
+		_ = rdb.Close()
+		m.Close()
+		time.Sleep(time.Second)
+	})
+}
+
+func policy() (p [slackgate.NumPaths]redisstore.PoolPolicy) {
+	p[slackgate.Paid] = redisstore.PoolPolicy{Limit: 100, FirstByteP95MS: 1200}
+	p[slackgate.Free] = redisstore.PoolPolicy{Limit: 100, FirstByteP95MS: 4000}
+	return p
+}
+
+func (b *bench) must(err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// put admits a job to paid and writes no ticket for it.
+func (b *bench) put(id string, deadlineMS int64) {
+	b.t.Helper()
+	got, err := admit(b.Store, policy(), redisstore.Offer{
+		Job:        &broker.Job{ID: id, Class: "c", Text: "x", DeadlineMS: deadlineMS, ReserveMS: 2000, Prefer: [2]slackgate.Path{slackgate.Paid}},
+		DeadlineMS: deadlineMS, SlackMS: deadlineMS - 2000,
+		Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
+	})
+	b.must(err)
+	if got.Jobs[0].Path != slackgate.Paid {
+		b.t.Fatalf("%s not admitted", id)
+	}
+}
+
+func (b *bench) tickets() int64 {
+	b.t.Helper()
+	n, err := b.Tickets.Pending(context.Background(), slackgate.Paid)
+	b.must(err)
+	return n
+}
+
+func TestOnceMends(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		ctx := context.Background()
+		for id, deadline := range map[string]int64{"due": 5000, "claimed": 600_000, "patient1": 600_000, "patient2": 600_000, "last": 4000} {
+			b.put(id, deadline)
+		}
+		c, _, err := b.Store.Claim(ctx, slackgate.Paid, 100, 2*time.Second)
+		if err != nil || c == nil || c.ID != "last" {
+			t.Fatalf("%+v, %v", c, err)
+		}
+		// Its worker is gone, and there are no tickets at all.
+		time.Sleep(3 * time.Second)
+		b.must(b.Once(ctx))
+		for id, want := range map[string]broker.Cause{"due": broker.CauseExpiredInQueue, "last": broker.CauseWorkerLost} {
+			if v, err := b.Store.Get(ctx, id); err != nil || v.Cause != want {
+				t.Errorf("%s: %+v, %v", id, v, err)
+			}
+			if n := strings.Count(b.log.String(), `"job_id":"`+id+`"`); n != 1 {
+				t.Errorf("%s has %d lines in the log", id, n)
+			}
+		}
+		if b.tickets() != 3 {
+			t.Errorf("%d tickets for 3 waiting jobs", b.tickets())
+		}
+		b.must(b.Once(ctx))
+		if b.tickets() != 3 {
+			t.Errorf("%d tickets after a second look", b.tickets())
+		}
+		rows, err := b.Store.MissPage(ctx, "", 10)
+		if err != nil || len(rows.Rows) != 2 {
+			t.Errorf("%+v, %v", rows, err)
+		}
+	})
+}
+
+// A record that ends and cannot be read for its line keeps nobody else from
+// theirs.
+func TestOneUnreadableRecord(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		ctx := context.Background()
+		b.put("broken", 3000)
+		b.put("due", 4000)
+		b.put("patient", 600_000)
+		b.must(b.rdb.HSet(ctx, "{t}:job:broken", "spec", "{").Err())
+		time.Sleep(3 * time.Second)
+		b.must(b.Once(ctx))
+		if b.tickets() != 1 || !strings.Contains(b.log.String(), `"job_id":"due"`) || !strings.Contains(b.log.String(), "not readable") {
+			t.Errorf("%d tickets, log %s", b.tickets(), b.log)
+		}
+	})
+}
+
+// The loop outlives an outage, says so once, and mends afterwards.
+func TestRunOutlivesAnOutage(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := b.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		b.put("j", 600_000)
+		time.Sleep(Interval + time.Millisecond)
+		if b.tickets() != 1 {
+			t.Errorf("%d tickets", b.tickets())
+		}
+		for outage := range 2 {
+			b.redis.SetError("LOADING Redis is loading the dataset in memory")
+			if err := b.Once(ctx); !errors.Is(err, broker.ErrUnavailable) {
+				t.Errorf("once: %v", err)
+			}
+			time.Sleep(10 * Interval)
+			b.redis.SetError("")
+			time.Sleep(2 * Interval)
+			if n := strings.Count(b.log.String(), "reconciler cannot reach the store"); n != outage+1 {
+				t.Errorf("outage %d is in the log %d times", outage+1, n)
+			}
+		}
+		b.put("k", 600_000)
+		time.Sleep(2 * Interval)
+		if b.tickets() != 2 {
+			t.Errorf("%d tickets after the outages", b.tickets())
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// Two processes mend at once: nothing is mended twice.
+func TestTwoReconcilers(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		for i := range 20 {
+			b.put(string(rune('a'+i)), 3000)
+		}
+		time.Sleep(2 * time.Second)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { b.must(b.Once(context.Background())) })
+		}
+		wg.Wait()
+		if n := strings.Count(b.log.String(), `"outcome":"expired"`); n != 20 {
+			t.Errorf("%d lines for 20 jobs", n)
+		}
+		if rows, err := b.Store.MissPage(context.Background(), "", 100); err != nil || len(rows.Rows) != 20 {
+			t.Errorf("%d misses, %v", len(rows.Rows), err)
+		}
+	})
+}
+
+func admit(s *redisstore.Store, p [slackgate.NumPaths]redisstore.PoolPolicy, o redisstore.Offer) (redisstore.Admitted, error) {
+	return s.Admit(context.Background(), flag.NewTable(0, nil), p, []redisstore.Offer{o})
+}

@@ -1,0 +1,126 @@
+package ticket
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func inBubble(t *testing.T, f func(t *testing.T, q *Queue, rdb redis.UniversalClient)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		f(t, New(rdb, "lw", 250*time.Millisecond, 24*time.Hour), rdb)
+		_ = rdb.Close()
+		m.Close()
+	})
+}
+
+// Pending looks at a key that is asynq's own: this holds the two together.
+func TestTicketsAreAsynqTasks(t *testing.T) {
+	inBubble(t, func(t *testing.T, q *Queue, rdb redis.UniversalClient) {
+		ctx := context.Background()
+		pending := func(path slackgate.Path, want int64) {
+			t.Helper()
+			if n, err := q.Pending(ctx, path); n != want || err != nil {
+				t.Errorf("%d pending in %s, %v; want %d", n, path, err, want)
+			}
+		}
+		pending(slackgate.Paid, 0) // a queue that asynq has never seen
+		if err := q.Put(ctx, slackgate.Paid, 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Put(ctx, slackgate.Paid, 0); err != nil {
+			t.Fatal(err)
+		}
+		pending(slackgate.Paid, 3)
+		pending(slackgate.Free, 0)
+		inspector := asynq.NewInspectorFromRedisClient(rdb)
+		tasks, err := inspector.ListPendingTasks(q.Name(slackgate.Paid))
+		if err != nil || len(tasks) != 3 {
+			t.Fatalf("%d tasks, %v", len(tasks), err)
+		}
+		for _, task := range tasks {
+			// No job's name, no job's deadline; a timeout beyond the longest.
+			if task.Type != Type || len(task.Payload) != 0 || !task.Deadline.IsZero() || task.Timeout != 25*time.Hour || task.MaxRetry != maxRetry || task.Queue != "lw-paid" {
+				t.Errorf("ticket %+v", task)
+			}
+		}
+		if err := inspector.DeleteTask(q.Name(slackgate.Paid), tasks[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		pending(slackgate.Paid, 2)
+	})
+}
+
+func TestTopUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, q *Queue, _ redis.UniversalClient) {
+		ctx := context.Background()
+		for _, tt := range []struct {
+			waiting, running, capacity int
+			added, pending             int64
+		}{
+			{0, 0, 4, 0, 0},
+			{3, 4, 4, 0, 0},  // no free slot
+			{3, 5, 4, 0, 0},  // a worker died: fewer than none
+			{1, 0, 4, 1, 1},  // lost: replaced
+			{1, 0, 4, 0, 1},  // there already
+			{2, 0, 4, 1, 2},  // one of two
+			{10, 1, 4, 1, 3}, // min(waiting, free)
+			{10, 3, 4, 0, 3}, // more than enough
+			{10, 0, 0, 0, 3}, // no worker lives
+		} {
+			p := &slackgate.PoolState{Waiting: tt.waiting, Running: tt.running, Capacity: tt.capacity}
+			added, err := q.TopUp(ctx, slackgate.Free, p)
+			have, err2 := q.Pending(ctx, slackgate.Free)
+			if added != tt.added || have != tt.pending || err != nil || err2 != nil {
+				t.Errorf("%+v: added %d, %d pending, %v, %v", tt, added, have, err, err2)
+			}
+		}
+	})
+}
+
+func TestRedisAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// A Redis that takes connections and answers nothing.
+		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) {
+			c, s := net.Pipe()
+			go func() {
+				for buf := make([]byte, 512); ; {
+					if _, err := s.Read(buf); err != nil {
+						return
+					}
+				}
+			}()
+			return c, nil
+		})
+		q := New(rdb, "lw", 250*time.Millisecond, time.Hour)
+		pool := &slackgate.PoolState{Waiting: 1, Capacity: 1}
+		for what, call := range map[string]func() error{
+			"put":     func() error { return q.Put(context.Background(), slackgate.Paid, 100) },
+			"pending": func() error { _, err := q.Pending(context.Background(), slackgate.Paid); return err },
+			"top up":  func() error { _, err := q.TopUp(context.Background(), slackgate.Paid, pool); return err },
+		} {
+			start := time.Now()
+			if err := call(); err == nil || time.Since(start) > 250*time.Millisecond {
+				t.Errorf("%s: %v after %v", what, err, time.Since(start))
+			}
+		}
+		_ = rdb.Close()
+		time.Sleep(time.Second)
+	})
+}

@@ -1,0 +1,93 @@
+package slackgate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// loaded is two pools of busy workers, and a job that must be told whether it
+// can stand among the waiting.
+func loaded(workers, waiting int) (*Snapshot, Job, *order) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	ages := make([]int64, workers)
+	for i := range ages {
+		ages[i] = rng.Int64N(1500)
+	}
+	b := Belief{FirstByte: Lognormal(1200, 0.5), Hold: Lognormal(2400, 0.5)}
+	j := Job{DeadlineMS: testNow + 15_000, ReserveMS: 2000, Prefer: [2]Path{Paid, Free}}
+	o := &order{nowMS: testNow}
+	for i := range waiting {
+		o.urgencies = append(o.urgencies, testNow+int64(i)*600_000/int64(waiting))
+	}
+	var s Snapshot
+	for _, path := range Paths {
+		l := build(Plan{Capacity: workers, RunningMS: ages, Belief: b, ReserveMS: 2000})
+		s.Pools[path] = PoolState{Limit: workers, Capacity: workers, Waiting: waiting, Running: workers, FirstByteP95MS: 1200, Ladder: l, Ahead: o.ahead(j.UrgencyMS())}
+	}
+	bounds := Bounds(&s, j, Policy{FreeQueueAgeCutMS: Unbounded}, 13_000)
+	for i := range bounds {
+		s.Pools[bounds[i].Path].Break = bounds[i].Check(workers, o)
+	}
+	return &s, j, o
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, waiting := range []int{0, 100, 10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("64 workers, %d waiting", waiting), func(b *testing.B) {
+			s, j, _ := loaded(64, waiting)
+			b.ReportAllocs()
+			for b.Loop() {
+				sink = Decide(s, j, Policy{FreeQueueAgeCutMS: Unbounded}, testNow)
+			}
+		})
+	}
+}
+
+// BenchmarkBoundAndCheck is what the store's side costs, in Go.
+func BenchmarkBoundAndCheck(b *testing.B) {
+	for _, waiting := range []int{0, 100, 10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("64 workers, %d waiting", waiting), func(b *testing.B) {
+			s, j, o := loaded(64, waiting)
+			b.ReportAllocs()
+			for b.Loop() {
+				bounds := Bounds(s, j, Policy{FreeQueueAgeCutMS: Unbounded}, 13_000)
+				for i := range bounds {
+					s.Pools[bounds[i].Path].Break = bounds[i].Check(64, o)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkLadder(b *testing.B) {
+	for _, workers := range []int{1, 2, 64, 512} {
+		b.Run(fmt.Sprintf("%d workers", workers), func(b *testing.B) {
+			p := Plan{Capacity: workers, Belief: Belief{FirstByte: Lognormal(1200, 0.5), Hold: Lognormal(2400, 0.5)}, ReserveMS: 2000}
+			for i := range workers {
+				p.RunningMS = append(p.RunningMS, int64(i*37%2000))
+			}
+			var l Ladder
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Build(&p)
+			}
+		})
+	}
+}
+
+func TestPredictiveAllocatesNothing(t *testing.T) {
+	s, j, o := loaded(64, 5000)
+	l, p := s.Pools[Paid].Ladder, Plan{Capacity: 64, RunningMS: make([]int64, 64), Belief: FixedBelief(900, 1000)}
+	l.Build(&p)
+	if n := testing.AllocsPerRun(50, func() {
+		bounds := Bounds(s, j, Policy{FreeQueueAgeCutMS: Unbounded}, 13_000)
+		for i := range bounds {
+			s.Pools[bounds[i].Path].Break = bounds[i].Check(64, o)
+		}
+		sink = Decide(s, j, Policy{FreeQueueAgeCutMS: Unbounded}, testNow)
+		l.Build(&p)
+	}); n != 0 {
+		t.Fatalf("%v allocations", n)
+	}
+}

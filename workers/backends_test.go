@@ -1,0 +1,28 @@
+package workers
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"leeway/broker"
+	"leeway/broker/metrics"
+	"leeway/workers/attempt"
+)
+
+// TestStatesAreShown holds that every state a backend can be in has its series
+// on the metrics page.
+func TestStatesAreShown(t *testing.T) {
+	for _, s := range attempt.States {
+		m := metrics.New()
+		m.Backends(func() []broker.BackendState { return []broker.BackendState{{Backend: "lab", State: string(s)}} })
+		rec := httptest.NewRecorder()
+		m.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+		want := fmt.Sprintf("leeway_backend_state{backend=\"lab\",state=%q} 1\n", string(s))
+		if !bytes.Contains(rec.Body.Bytes(), []byte(want)) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
