@@ -162,6 +162,11 @@ type SpendRow struct {
 	// PriceVersion names the price the row was computed with.
 	PriceVersion string `json:"price_version"`
 	OpenedAtMS   int64  `json:"opened_at_ms"`
+	// DueMS is the instant by which the attempt must be over: the job's
+	// deadline. Only open rows have it.
+	DueMS int64 `json:"due_ms,omitempty"`
+	// Priced is set when the tokens cost money.
+	Priced bool `json:"priced,omitempty"`
 	// MaxCostMicro is the largest possible cost, fixed before the call.
 	MaxCostMicro int64 `json:"max_cost_micro"`
 
@@ -170,14 +175,40 @@ type SpendRow struct {
 	SettledAtMS  int64 `json:"settled_at_ms,omitempty"`
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
-	CostMicro    int64 `json:"cost_micro"`
-	// ReportedCostMicro is the cost the backend itself claimed, if any.
+	// CachedTokens are the part of InputTokens, ReasoningTokens the part of
+	// OutputTokens, that the backend says so of.
+	CachedTokens    int64 `json:"cached_tokens,omitempty"`
+	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"`
+	// CostMicro is what is booked: the backend's own figure where it gave one,
+	// else what its price makes of the tokens.
+	CostMicro int64 `json:"cost_micro"`
+	// ReportedCostMicro is the cost the backend itself claimed, if any, and
+	// ListCostMicro then what its price makes of the tokens.
 	ReportedCostMicro *int64 `json:"reported_cost_micro,omitempty"`
+	ListCostMicro     *int64 `json:"list_cost_micro,omitempty"`
 	Known             Known  `json:"known,omitempty"`
 	// Clamped is set when the usage was absurd and was cut to bounds.
 	Clamped bool `json:"clamped,omitempty"`
 	// Result is how the attempt ended: an outcome, or a failure's reason.
 	Result string `json:"result,omitempty"`
+}
+
+// SpentTokens are the row's tokens if they cost money, else 0.
+func (r *SpendRow) SpentTokens() int64 {
+	if !r.Priced {
+		return 0
+	}
+	return r.InputTokens + r.OutputTokens
+}
+
+// CostDiffers reports whether the backend's own figure is another than what its
+// price makes of the tokens. One micro-unit is rounding.
+func (r *SpendRow) CostDiffers() bool {
+	if r.ReportedCostMicro == nil || r.ListCostMicro == nil {
+		return false
+	}
+	d := *r.ReportedCostMicro - *r.ListCostMicro
+	return d < -1 || d > 1
 }
 
 // MissRow is one entry of the deadline-miss ledger.
@@ -187,9 +218,11 @@ type MissRow struct {
 	Path     slackgate.Path `json:"path"`
 	Class    string         `json:"class"`
 	Producer string         `json:"producer,omitempty"`
-	Outcome  Outcome        `json:"outcome"`
-	Cause    Cause          `json:"cause"`
-	AtMS     int64          `json:"at_ms"`
+	// Backend is the one whose call was the last, if any was made.
+	Backend string  `json:"backend,omitempty"`
+	Outcome Outcome `json:"outcome"`
+	Cause   Cause   `json:"cause"`
+	AtMS    int64   `json:"at_ms"`
 	// DeadlineMS is the instant that was missed.
 	DeadlineMS int64 `json:"deadline_at_ms"`
 	// What the gate saw when it promised.
@@ -268,6 +301,7 @@ type View struct {
 	DeadlineAtMS    int64             `json:"deadline_at_ms"`
 	ReserveMS       int64             `json:"reserve_ms"`
 	FirstByteOnly   bool              `json:"first_byte_only,omitempty"`
+	Prefer          [2]slackgate.Path `json:"-"`
 	Admission       Admission         `json:"admission"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	Outcome         Outcome           `json:"outcome,omitempty"`

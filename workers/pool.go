@@ -79,8 +79,10 @@ type Options struct {
 	// FallbackEnabled is the flag FALLBACK_ENABLED for a claimed job.
 	FallbackEnabled func(ctx context.Context, c *broker.Claim) bool
 	Observer        Observer
-	Background      *background.Group
-	Log             *slog.Logger
+	// Stopped is called once the pool has stopped.
+	Stopped    func()
+	Background *background.Group
+	Log        *slog.Logger
 
 	// Poll is how often an idle pool looks for a ticket. Defaults to 10 ms.
 	Poll time.Duration
@@ -102,6 +104,7 @@ type Pool struct {
 	worker redisstore.Worker
 	server *asynq.Server
 
+	loops    func()          // ends the pool's loops
 	base     context.Context // ends, with errStopping, when jobs must be handed back
 	abort    context.CancelCauseFunc
 	inFlight sync.WaitGroup
@@ -139,16 +142,28 @@ func Start(o Options) (*Pool, error) {
 		Logger:          asynqLog{o.Log},
 		LogLevel:        asynq.WarnLevel,
 	})
+	loopCtx, endLoops := context.WithCancel(context.Background())
+	p.loops = endLoops
 	// The first beat may fail with Redis away; the next one will not.
 	_ = p.beat(context.Background())
-	o.Background.Go("heartbeat "+o.Path.String(), p.heartbeat)
-	o.Background.Go("cancels "+o.Path.String(), p.cancels)
-	o.Background.Go("fleet "+o.Path.String(), p.fleet)
-	o.Background.Go("probes "+o.Path.String(), p.probes)
+	o.Background.Go("heartbeat "+o.Path.String(), until(loopCtx, p.heartbeat))
+	o.Background.Go("cancels "+o.Path.String(), until(loopCtx, p.cancels))
+	o.Background.Go("fleet "+o.Path.String(), until(loopCtx, p.fleet))
+	o.Background.Go("probes "+o.Path.String(), until(loopCtx, p.probes))
 	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
 		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
 	}
 	return p, nil
+}
+
+// until runs a loop until either its group or the pool ends.
+func until(pool context.Context, loop func(context.Context) error) func(context.Context) error {
+	return func(group context.Context) error {
+		ctx, cancel := context.WithCancel(group)
+		defer cancel()
+		defer context.AfterFunc(pool, cancel)()
+		return loop(ctx)
+	}
 }
 
 func orDefault(d *time.Duration, def time.Duration) {
@@ -181,6 +196,8 @@ func (p *Pool) Stop(ctx context.Context) {
 	p.abort(errStopping)
 	<-ended
 	p.server.Shutdown()
+	p.loops()
+	p.Stopped()
 }
 
 func (p *Pool) beat(ctx context.Context) error {

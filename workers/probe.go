@@ -14,7 +14,7 @@ import (
 
 // ProbeEvery is how often a pool that its own measurement has closed is
 // probed, over all workers together.
-const ProbeEvery = 10 * time.Second
+const ProbeEvery = 3 * time.Second
 
 // probeTimeout bounds a probe. A backend slower than that is measured as cut.
 const probeTimeout = 30 * time.Second

@@ -126,10 +126,12 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 		})
 		b.ctx = ctx
 		b.stop = func() { cancel(); wg.Wait() }
+		defer func() {
+			b.stop()
+			_ = rdb.Close()
+			m.Close()
+		}()
 		f(b)
-		b.stop()
-		_ = rdb.Close()
-		m.Close()
 	})
 }
 
@@ -456,6 +458,65 @@ func TestRescue(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A flag set through another replica holds for the next decision here, and one
+// that expires does so on the store's clock.
+func TestFlagsHoldForTheNextDecision(t *testing.T) {
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			submit := func(id string, want slackgate.Reason) {
+				t.Helper()
+				if v, err := b.Submit(b.ctx, b.job(id, 15_000)); err != nil || v.Reason != want {
+					t.Errorf("%s: %s, %v; want %s", id, v.Reason, err, want)
+				}
+			}
+			set := func(n flag.Name, class, value string, hold time.Duration) {
+				t.Helper()
+				if err := b.store.SetFlag(b.ctx, n, class, value, "somebody", "a test", hold); err != nil {
+					t.Fatal(err)
+				}
+			}
+			submit("a", slackgate.ReasonPaid)
+			if b.flags.refreshes != 0 {
+				t.Errorf("flags read %d times though none is set", b.flags.refreshes)
+			}
+			set(flag.AdmitPaid, "", "0", 0)
+			submit("b", slackgate.ReasonClosed)
+			submit("c", slackgate.ReasonClosed)
+			if b.flags.refreshes != 1 {
+				t.Errorf("flags read %d times for one change", b.flags.refreshes)
+			}
+			set(flag.AdmitPaid, "c", "1", time.Minute) // for the job's class, for a while
+			submit("d", slackgate.ReasonPaid)
+			time.Sleep(time.Minute)
+			submit("e", slackgate.ReasonClosed)
+			set(flag.AdmitPaid, "", "", 0)
+			submit("f", slackgate.ReasonPaid)
+			// The reserve's floor comes off the slack of the next job.
+			set(flag.Reserve, "", "15000", 0)
+			submit("g", slackgate.ReasonDeadline)
+			if v, _, err := b.DryRun(b.ctx, b.job("dry", 15_000)); err != nil || v.Reason != slackgate.ReasonDeadline || v.ReserveMS != 15_000 {
+				t.Errorf("dry run %+v, %v", v, err)
+			}
+			if bytes.Contains(b.log.Bytes(), []byte(errDisagree.Error())) {
+				t.Errorf("log %s", b.log)
+			}
+		})
+	}
+}
+
+// Flags that change faster than they can be read are a 503, not a loop.
+func TestFlagsThatNeverSettle(t *testing.T) {
+	inBubble(t, slackgate.Seed, func(b *bench) {
+		b.watched.alter = func(a *redisstore.Admitted) { *a = redisstore.Admitted{NowMS: a.NowMS, FlagsChanged: true} }
+		if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if n := len(b.calls()); n != flagTries {
+			t.Errorf("%d tries", n)
+		}
+	})
 }
 
 func TestDryRunPromisesNothing(t *testing.T) {

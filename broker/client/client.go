@@ -27,6 +27,8 @@ type Client struct {
 	Base string
 	// HTTP defaults to a client with net/http's own transport.
 	HTTP *http.Client
+	// Key is sent as a bearer token; empty: none.
+	Key string
 }
 
 // Job is a submission.
@@ -117,6 +119,9 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Key)
 	}
 	hc := c.HTTP
 	if hc == nil {

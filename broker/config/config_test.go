@@ -191,7 +191,7 @@ func TestBackendDefaults(t *testing.T) {
 
 func TestEnvironmentOverrides(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte("listen: '1.2.3.4:1'\ngate: {policy: predictive, admit_free: true, reserve_ms: 1}\npools: {paid: {first_byte_p95_ms: 5}}\nclasses: {summary: {deadline_ms: 7000, reserve_ms: 1}}"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("listen: '127.0.0.2:1'\ngate: {policy: predictive, admit_free: true, reserve_ms: 1}\npools: {paid: {first_byte_p95_ms: 5}}\nclasses: {summary: {deadline_ms: 7000, reserve_ms: 1}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Load(file, []string{

@@ -57,7 +57,7 @@ func (s *Server) batch(c echo.Context) error {
 	lines := make(chan inFlight, batchWindow)
 	go s.background.Guard("batch reader", func() {
 		defer close(lines)
-		s.readBatch(c.Request(), lines)
+		s.readBatch(c.Request(), callerOf(c), lines)
 	})
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -88,7 +88,7 @@ func (s *Server) batch(c echo.Context) error {
 
 // readBatch offers a batch's lines in order. It ends with the body, with the
 // first line past the limit, or when the producer has gone.
-func (s *Server) readBatch(req *http.Request, lines chan<- inFlight) {
+func (s *Server) readBatch(req *http.Request, who caller, lines chan<- inFlight) {
 	limit := 2*int(s.Config().Limits.TextBytes) + lineOverhead
 	r := bufio.NewReaderSize(req.Body, 64<<10)
 	for n := 1; req.Context().Err() == nil; n++ {
@@ -105,7 +105,7 @@ func (s *Server) readBatch(req *http.Request, lines chan<- inFlight) {
 			return // the connection is gone: a torn line is no submission
 		}
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			lines <- s.offerLine(req, n, raw)
+			lines <- s.offerLine(req, who, n, raw)
 		}
 		if err != nil {
 			return
@@ -113,8 +113,8 @@ func (s *Server) readBatch(req *http.Request, lines chan<- inFlight) {
 	}
 }
 
-func (s *Server) offerLine(req *http.Request, n int, raw []byte) inFlight {
-	job, err := s.parse(req.Context(), raw, time.Now())
+func (s *Server) offerLine(req *http.Request, who caller, n int, raw []byte) inFlight {
+	job, err := s.parse(req.Context(), who, raw, time.Now())
 	if err != nil {
 		return inFlight{line: n, err: err}
 	}

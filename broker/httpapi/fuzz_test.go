@@ -29,7 +29,7 @@ func FuzzDecode(f *testing.F) {
 		sub, err := decode(body)
 		var job *broker.Job
 		if err == nil {
-			job, err = sub.job(cfg, 0, now, time.Time{})
+			job, err = sub.job(cfg, now, time.Time{})
 		}
 		if err != nil {
 			p := asProblem(err)

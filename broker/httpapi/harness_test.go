@@ -104,15 +104,18 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 		a.group.Go("admission", admitter.Run)
 		a.Server = New(Options{
 			Config: func() *config.Config { return a.cfg }, Admitter: admitter, Store: a.store, Background: a.group, Log: log,
-			Latency: func(slackgate.Path) measure.Measured { return measure.Measured{} },
+			StartValues: a.startValues,
+			Latency:     func(slackgate.Path) measure.Measured { return measure.Measured{} },
 		})
+		defer func() {
+			_ = a.group.Stop()
+			_ = rdb.Close()
+			a.redis.Close()
+			time.Sleep(time.Second) // the client's own goroutines see that they are done
+		}()
 		a.live(2, 1)
 		synctest.Wait() // the subscription stands
 		f(a)
-		_ = a.group.Stop()
-		_ = rdb.Close()
-		a.redis.Close()
-		time.Sleep(time.Second) // the client's own goroutines see that they are done
 	})
 }
 
@@ -165,12 +168,16 @@ func (a *api) refreshFlags(ctx context.Context) error {
 	return err
 }
 
+func (a *api) startValues() flag.Values {
+	g := &a.cfg.Gate
+	return flag.Values{AdmitPaid: g.AdmitPaid, AdmitFree: g.AdmitFree, ReserveMS: g.ReserveMS, Policy: g.Policy, Fallback: g.FallbackEnabled}
+}
+
 func (a *api) settings() admission.Settings {
 	s := admission.Settings{
 		Flags: a.flags.Load(), DispatchMS: 20, MinReserveMS: 0, HorizonMS: a.cfg.LongestDeadlineMS(),
 		Class: func(name string) admission.ClassSettings {
-			g := &a.cfg.Gate
-			v := a.flags.Load().Apply(flag.Values{AdmitPaid: g.AdmitPaid, AdmitFree: g.AdmitFree, ReserveMS: g.ReserveMS, Policy: g.Policy}, name, a.store.NowMS())
+			v := a.flags.Load().Apply(a.startValues(), name, a.store.NowMS())
 			return admission.ClassSettings{
 				Policy:    slackgate.Policy{Rule: v.Policy, FreeQueueAgeCutMS: slackgate.Unbounded},
 				Closed:    [slackgate.NumPaths]bool{slackgate.Paid: !v.AdmitPaid, slackgate.Free: !v.AdmitFree},

@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -45,11 +44,12 @@ type Server struct {
 	echo       *echo.Echo
 	notifier   *notifier
 	background *background.Group
+	checking   chan struct{} // holds one token while the ledgers are checked
 }
 
 // New returns the API and starts its loops in the background group.
 func New(o Options) *Server {
-	s := &Server{Options: o, notifier: newNotifier(), background: o.Background, echo: echo.New()}
+	s := &Server{Options: o, notifier: newNotifier(), background: o.Background, echo: echo.New(), checking: make(chan struct{}, 1)}
 	o.Background.Go("job ends", func(ctx context.Context) error {
 		ended, closeSub := o.Store.Ended(ctx)
 		defer func() { _ = closeSub() }()
@@ -84,6 +84,8 @@ func New(o Options) *Server {
 	e.POST("/v1/pools/:pool/backends/:backend/resume", s.resumeBackend, onCall)
 	e.GET("/v1/ledgers/spend", s.spend, onCall)
 	e.GET("/v1/ledgers/misses", s.misses, onCall)
+	e.GET("/v1/ledgers/rollups", s.rollups, onCall)
+	e.GET("/v1/ledgers/check", s.checkLedgers, onCall)
 	return s
 }
 
@@ -148,7 +150,7 @@ func (s *Server) ready(c echo.Context) error {
 }
 
 // parse reads a submission and turns it into a job.
-func (s *Server) parse(ctx context.Context, body []byte, receivedAt time.Time) (*broker.Job, error) {
+func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*broker.Job, error) {
 	sub, err := decode(body)
 	if err != nil {
 		return nil, err
@@ -161,11 +163,10 @@ func (s *Server) parse(ctx context.Context, body []byte, receivedAt time.Time) (
 		nowMS = s.Store.NowMS()
 	}
 	cfg := s.Config()
-	job, err := sub.job(cfg, nowMS, receivedAt)
-	if err != nil {
-		return nil, err
+	if who.role == roleProducer {
+		sub.Producer = who.name // the key's owner, whatever the body says
 	}
-	return job, nil
+	return sub.job(cfg, nowMS, receivedAt)
 }
 
 func (s *Server) submit(c echo.Context) error {
@@ -179,7 +180,7 @@ func (s *Server) submit(c echo.Context) error {
 		return bodyError(err)
 	}
 	ctx := c.Request().Context()
-	job, err := s.parse(ctx, body, receivedAt)
+	job, err := s.parse(ctx, callerOf(c), body, receivedAt)
 	if err != nil {
 		return err
 	}
@@ -309,55 +310,4 @@ func (s *Server) logEnd(ctx context.Context, id string) {
 		return
 	}
 	joblog.Ended(ctx, s.Log, view)
-}
-
-// pageParams reads ?cursor= and ?limit=.
-func pageParams(c echo.Context) (cursor string, limit int, err error) {
-	cursor, limit = c.QueryParam("cursor"), 100
-	if len(cursor) > 64 {
-		return "", 0, broker.Fieldf("cursor", "is not one of ours")
-	}
-	if v := c.QueryParam("limit"); v != "" {
-		limit, err = strconv.Atoi(v)
-		if err != nil || limit < 1 || limit > redisstore.MaxPage {
-			return "", 0, broker.Fieldf("limit", "must be in 1..%d", redisstore.MaxPage)
-		}
-	}
-	return cursor, limit, nil
-}
-
-// spend reads the spend ledger: settled rows by page, and on the first page
-// the attempts still open.
-func (s *Server) spend(c echo.Context) error {
-	cursor, limit, err := pageParams(c)
-	if err != nil {
-		return err
-	}
-	ctx := c.Request().Context()
-	page, err := s.Store.SpendPage(ctx, cursor, limit)
-	if err != nil {
-		return err
-	}
-	out := struct {
-		*redisstore.Page[broker.SpendRow]
-		Open []broker.SpendRow `json:"open,omitempty"`
-	}{Page: page}
-	if cursor == "" {
-		if out.Open, err = s.Store.OpenSpendRows(ctx); err != nil {
-			return err
-		}
-	}
-	return c.JSON(http.StatusOK, out)
-}
-
-func (s *Server) misses(c echo.Context) error {
-	cursor, limit, err := pageParams(c)
-	if err != nil {
-		return err
-	}
-	page, err := s.Store.MissPage(c.Request().Context(), cursor, limit)
-	if err != nil {
-		return err
-	}
-	return c.JSON(http.StatusOK, page)
 }

@@ -57,22 +57,22 @@ func (m *Measured) Belief() slackgate.Belief {
 // State is where the gate's pool state comes from.
 type State interface {
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
-	Slices(ctx context.Context, series []redisstore.Series, slices []int64) ([][]*latency.Histogram, error)
+	Slices(ctx context.Context, series []redisstore.Series, from, to int64) ([][]*latency.Histogram, error)
 }
 
 // Meter measures. Create it with [New].
 type Meter struct {
-	store    State
-	policy   func() [slackgate.NumPaths]redisstore.PoolPolicy
-	log      *slog.Logger
-	subjects []Subject
+	store  State
+	policy func() [slackgate.NumPaths]redisstore.PoolPolicy
+	log    *slog.Logger
 
 	// Only Once uses these.
-	history   []history // two a subject: first byte, hold
+	history   map[string]*history // by series
 	estimator latency.Estimator
 
-	mu  sync.RWMutex // guards now
-	now map[string]Measured
+	mu       sync.RWMutex // guards subjects and now
+	subjects []Subject
+	now      map[string]Measured
 }
 
 // history is the slices of one series: number of slice to counts, the older
@@ -84,16 +84,29 @@ type history struct {
 
 // New returns a meter that believes what is declared.
 func New(store State, policy func() [slackgate.NumPaths]redisstore.PoolPolicy, log *slog.Logger, subjects []Subject) *Meter {
-	m := &Meter{store: store, policy: policy, log: log, subjects: subjects, now: map[string]Measured{}}
-	for _, s := range subjects {
-		m.history = append(m.history, history{slices: map[int64]*latency.Histogram{}}, history{slices: map[int64]*latency.Histogram{}})
-		m.now[s.Name] = Measured{
-			Declared:  s.Declared,
-			FirstByte: latency.Estimate{Dist: s.Declared.FirstByte, Change: 1},
-			Hold:      latency.Estimate{Dist: s.Declared.Hold, Change: 1},
-		}
-	}
+	m := &Meter{store: store, policy: policy, log: log, history: map[string]*history{}}
+	m.SetSubjects(subjects)
 	return m
+}
+
+// SetSubjects replaces what is measured. What is known of a subject that stays
+// is kept.
+func (m *Meter) SetSubjects(subjects []Subject) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := make(map[string]Measured, len(subjects))
+	for _, s := range subjects {
+		known, ok := m.now[s.Name]
+		if !ok || known.Declared != s.Declared {
+			known = Measured{
+				Declared:  s.Declared,
+				FirstByte: latency.Estimate{Dist: s.Declared.FirstByte, Change: 1},
+				Hold:      latency.Estimate{Dist: s.Declared.Hold, Change: 1},
+			}
+		}
+		now[s.Name] = known
+	}
+	m.subjects, m.now = subjects, now
 }
 
 // Get returns what is believed about a subject; the zero value for one that is
@@ -105,7 +118,11 @@ func (m *Meter) Get(name string) Measured {
 }
 
 // Subjects are what is measured, in the order given to New.
-func (m *Meter) Subjects() []Subject { return m.subjects }
+func (m *Meter) Subjects() []Subject {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.subjects
+}
 
 // Run measures until ctx is done. With the store away the last beliefs stand.
 func (m *Meter) Run(ctx context.Context) error {
@@ -132,58 +149,70 @@ func (m *Meter) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := m.read(ctx, redisstore.SliceOf(st.NowMS)); err != nil {
+	subjects := m.Subjects()
+	if err := m.read(ctx, subjects, redisstore.SliceOf(st.NowMS)); err != nil {
 		return err
 	}
-	now := make(map[string]Measured, len(m.subjects))
-	for i, s := range m.subjects {
+	now := make(map[string]Measured, len(subjects))
+	for _, s := range subjects {
 		var silent, running []int64
 		if s.Path != slackgate.Reject {
 			silent, running = st.SilentAges[s.Path], st.RunningAges[s.Path]
 		}
+		series := seriesOf(s)
 		now[s.Name] = Measured{
 			Declared:  s.Declared,
-			FirstByte: m.estimator.Estimate(m.history[2*i].newestFirst(st.NowMS), silent, s.Declared.FirstByte),
-			Hold:      m.estimator.Estimate(m.history[2*i+1].newestFirst(st.NowMS), running, s.Declared.Hold),
+			FirstByte: m.estimator.Estimate(m.history[series[0].Key()].newestFirst(st.NowMS), silent, s.Declared.FirstByte),
+			Hold:      m.estimator.Estimate(m.history[series[1].Key()].newestFirst(st.NowMS), running, s.Declared.Hold),
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now = now
+	for _, s := range m.subjects { // they may have been replaced meanwhile
+		if n, ok := now[s.Name]; ok && n.Declared == s.Declared {
+			m.now[s.Name] = n
+		}
+	}
 	return nil
 }
 
+func seriesOf(s Subject) [2]redisstore.Series {
+	return [2]redisstore.Series{{Name: s.Name, Kind: redisstore.FirstByte}, {Name: s.Name, Kind: redisstore.Hold}}
+}
+
 // read brings every history up to the slice that is being filled now.
-func (m *Meter) read(ctx context.Context, current int64) error {
+func (m *Meter) read(ctx context.Context, subjects []Subject, current int64) error {
 	// A call may be counted a moment after its slice has ended, so the one
 	// before the current is read again too.
 	oldest := current - 1
-	for i := range m.history {
-		oldest = min(oldest, m.history[i].read+1)
+	var series []redisstore.Series
+	for _, s := range subjects {
+		for _, x := range seriesOf(s) {
+			series = append(series, x)
+			h := m.history[x.Key()]
+			if h == nil {
+				h = &history{slices: map[int64]*latency.Histogram{}}
+				m.history[x.Key()] = h
+			}
+			oldest = min(oldest, h.read+1)
+		}
 	}
 	oldest = max(oldest, current-widest)
-	numbers := make([]int64, 0, current-oldest+1)
-	for n := oldest; n <= current; n++ {
-		numbers = append(numbers, n)
-	}
-	var series []redisstore.Series
-	for _, s := range m.subjects {
-		series = append(series, redisstore.Series{Name: s.Name, Kind: redisstore.FirstByte}, redisstore.Series{Name: s.Name, Kind: redisstore.Hold})
-	}
-	got, err := m.store.Slices(ctx, series, numbers)
+	got, err := m.store.Slices(ctx, series, oldest, current)
 	if err != nil {
 		return err
 	}
-	for i := range m.history {
-		m.history[i].take(numbers, got[i], current)
+	for i, x := range series {
+		m.history[x.Key()].take(oldest, got[i], current)
 	}
 	return nil
 }
 
 // take stores what was read, merges what has grown old and drops what has
 // left the widest window.
-func (h *history) take(numbers []int64, counts []*latency.Histogram, current int64) {
-	for i, n := range numbers {
+func (h *history) take(oldest int64, counts []*latency.Histogram, current int64) {
+	for i := range counts {
+		n := oldest + int64(i)
 		if n <= h.read {
 			continue
 		}

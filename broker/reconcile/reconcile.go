@@ -6,9 +6,11 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
+	"leeway/broker"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
@@ -24,6 +26,10 @@ type Reconciler struct {
 	Tickets *ticket.Queue
 	Policy  func() [slackgate.NumPaths]redisstore.PoolPolicy
 	Log     *slog.Logger
+	// Draining reports whether a pool is being drained.
+	Draining func(path slackgate.Path) bool
+	// Move offers a waiting job to another pool; see admission.Admitter.
+	Move func(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error)
 }
 
 // Run mends every Interval until ctx is done. Redis being away is not a
@@ -69,6 +75,13 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
+	for _, path := range slackgate.Paths {
+		if r.Draining(path) {
+			if err := r.moveOut(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
 	st, err := r.Store.State(ctx, policy)
 	if err != nil {
 		return err
@@ -81,6 +94,45 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		if n > 0 {
 			r.Log.Debug("tickets topped up", "path", path.String(), "added", n)
 		}
+	}
+	return nil
+}
+
+// moveMost bounds how many waiting jobs one look offers elsewhere.
+const moveMost = 50
+
+// moveOut offers the waiting jobs of a draining pool to the other pool, where
+// their class allows both. What it does not take runs out where it is.
+func (r *Reconciler) moveOut(ctx context.Context, from slackgate.Path) error {
+	to := slackgate.Paid
+	if from == slackgate.Paid {
+		to = slackgate.Free
+	}
+	ids, err := r.Store.WaitingIDs(ctx, from, moveMost)
+	if err != nil {
+		return err
+	}
+	moved := 0
+	for _, id := range ids {
+		v, err := r.Store.Get(ctx, id)
+		switch {
+		case errors.Is(err, broker.ErrNotFound):
+			continue // the claim sets it aside
+		case err != nil:
+			return err
+		case v.Prefer[0] != to && v.Prefer[1] != to:
+			continue
+		}
+		took, err := r.Move(ctx, v, to, r.Store.NowMS())
+		if err != nil {
+			return err
+		}
+		if took {
+			moved++
+		}
+	}
+	if moved > 0 {
+		r.Log.Info("jobs moved out of a draining pool", "from", from.String(), "to", to.String(), "moved", moved)
 	}
 	return nil
 }

@@ -63,10 +63,12 @@ func inBubble(t *testing.T, f func(b *bench)) {
 			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
 		}
 		b.must(store.Beat(context.Background(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}, 24*time.Hour))
+		defer func() {
+			_ = rdb.Close()
+			m.Close()
+			time.Sleep(time.Second) // the client's own goroutines see that they are done
+		}()
 		f(b)
-		_ = rdb.Close()
-		m.Close()
-		time.Sleep(time.Second)
 	})
 }
 

@@ -77,7 +77,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
 	args := make([]any, 0, 16+22*len(offers))
-	args = append(args, giveUp, s.rows, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()))
+	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()))
 	for _, path := range slackgate.Paths {
 		args = append(args, policy[path].Limit, policy[path].Released)
 		args = appendLadder(args, policy[path].Ladder)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
@@ -44,24 +45,34 @@ type waiter struct {
 
 var classes = []string{"a", "b"}
 
-func drawCrowd(t *rapid.T, name string) crowd {
+// drawCrowd draws a pool. On a grid of 500 ms instants often fall exactly on
+// each other, which tells < from <=.
+func drawCrowd(t *rapid.T, name string, grid bool) crowd {
+	step := int64(1)
+	if grid {
+		step = 500
+	}
 	c := crowd{
 		limit: rapid.IntRange(0, 6).Draw(t, name+" limit"),
 		slots: rapid.SampledFrom([]int{0, 1, 2, 3, 8}).Draw(t, name+" slots"), closed: rapid.IntRange(0, 9).Draw(t, name+" closed") == 0,
-		p95: rapid.SampledFrom([]int64{1, 500, 1200, 4000}).Draw(t, name+" p95"),
+		p95: rapid.SampledFrom([]int64{step, 500, 1000, 4000}).Draw(t, name+" p95"),
 	}
 	c.hold = c.p95 + rapid.SampledFrom([]int64{0, 0, 2000}).Draw(t, name+" tail")
-	c.running = rapid.SliceOfN(rapid.Int64Range(0, 2*c.hold), 0, 4).Draw(t, name+" running")
+	c.running = rapid.SliceOfN(multiples(step, 0, 2*c.hold), 0, 4).Draw(t, name+" running")
 	c.endedSince = rapid.IntRange(0, len(c.running)).Draw(t, name+" ended since")
 	c.claimedSince = rapid.IntRange(0, 2).Draw(t, name+" claimed since")
 	c.waiting = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) waiter {
 		return waiter{
 			class:   rapid.SampledFrom(classes).Draw(t, "class"),
-			slackMS: rapid.Int64Range(-1000, 20_000).Draw(t, "slack"),
-			ageMS:   rapid.Int64Range(0, 12_000).Draw(t, "age"),
+			slackMS: multiples(step, -1000, 20_000).Draw(t, "slack"),
+			ageMS:   multiples(step, 0, 12_000).Draw(t, "age"),
 		}
 	}), 0, 12).Draw(t, name+" waiting")
 	return c
+}
+
+func multiples(step, lo, hi int64) *rapid.Generator[int64] {
+	return rapid.Map(rapid.Int64Range(lo/step, hi/step), func(n int64) int64 { return n * step })
 }
 
 // lay writes a crowd, as it is at the snapshot, into the store.
@@ -158,11 +169,28 @@ func (m *model) join(class string, slack int64) {
 // agree: on random states and random offers, what the script did is what
 // slackgate.Decide says of the state that the script reports, and that state
 // is the one the test worked out for itself.
-func agree(t *testing.T, h0 *harness) {
+func agree(t *testing.T, h *harness) { agreeOn(t, h, false) }
+
+// With the clock standing still, exact boundaries are met.
+func TestDecisionAndScriptAgreeToTheMillisecond(t *testing.T) {
+	m := miniredis.NewMiniRedis()
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	m.SetTime(time.UnixMilli(1_700_000_000_000))
+	agreeOn(t, newHarness(t, "redis://"+m.Addr()+"/0"), true)
+}
+
+func agreeOn(t *testing.T, h0 *harness, grid bool) {
+	t.Helper()
+	step, dispatch, longest, most := int64(1), int64(20), int64(25_000), 4
+	if grid {
+		step, dispatch, longest, most = 500, 0, 8000, 12
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		h := h0.fresh()
-		h.must(h.SyncClock(bg))
-		now := h.NowMS()
+		now := h.state().NowMS
 		policy := slackgate.Policy{
 			Rule:              rapid.SampledFrom([]slackgate.Rule{slackgate.Seed, slackgate.Predictive}).Draw(rt, "rule"),
 			FreeQueueAgeCutMS: rapid.SampledFrom([]int64{0, 1, 3000, 8000, slackgate.Unbounded}).Draw(rt, "cut"),
@@ -170,7 +198,7 @@ func agree(t *testing.T, h0 *harness) {
 		var pools [slackgate.NumPaths]PoolPolicy
 		var crowds [slackgate.NumPaths]crowd
 		for _, path := range slackgate.Paths {
-			crowds[path] = drawCrowd(rt, path.String())
+			crowds[path] = drawCrowd(rt, path.String(), grid)
 			h.lay(path, &crowds[path], now)
 			pools[path] = PoolPolicy{Limit: crowds[path].limit, Closed: crowds[path].closed, FirstByteP95MS: crowds[path].p95}
 		}
@@ -182,7 +210,7 @@ func agree(t *testing.T, h0 *harness) {
 				l := new(slackgate.Ladder)
 				l.Build(&slackgate.Plan{
 					Capacity: st.Pools[path].Capacity, RunningMS: st.RunningAges[path],
-					Belief: slackgate.FixedBelief(c.p95, c.hold), DispatchMS: 20, ReserveMS: 1000, HorizonMS: 3600_000,
+					Belief: slackgate.FixedBelief(c.p95, c.hold), DispatchMS: dispatch, ReserveMS: 1000, HorizonMS: 3600_000,
 				})
 				pools[path].Ladder, pools[path].Released = l, st.Released[path]
 				h.since(path, c)
@@ -193,10 +221,10 @@ func agree(t *testing.T, h0 *harness) {
 			known.Pools[path] = slackgate.PoolState{Limit: pools[path].Limit, FirstByteP95MS: pools[path].FirstByteP95MS, Ladder: pools[path].Ladder}
 		}
 		var offers []Offer
-		for i := range rapid.IntRange(1, 4).Draw(rt, "offers") {
+		for i := range rapid.IntRange(1, most).Draw(rt, "offers") {
 			j := &broker.Job{
 				ID: fmt.Sprintf("new%d", i), Class: rapid.SampledFrom(classes).Draw(rt, "class"), Text: "x",
-				DeadlineMS: rapid.Int64Range(1, 25_000).Draw(rt, "deadline"),
+				DeadlineMS: max(1, multiples(step, 0, longest).Draw(rt, "deadline")),
 				ReserveMS:  rapid.SampledFrom([]int64{0, 1000, 2000}).Draw(rt, "reserve"),
 				Prefer: rapid.SampledFrom([][2]slackgate.Path{
 					{slackgate.Paid, slackgate.Free}, {slackgate.Free, slackgate.Paid}, {slackgate.Paid}, {slackgate.Free},

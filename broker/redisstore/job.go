@@ -44,7 +44,7 @@ func (s *Store) Leave(ctx context.Context, w Worker) error {
 // nil when nothing waits or every slot of the pool is taken; full tells the
 // two apart.
 func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
-	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.rows)
+	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books)
 	if err != nil {
 		return nil, false, err
 	}
@@ -102,7 +102,6 @@ func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration)
 // a script settle it at its largest when nobody else can.
 type openRow struct {
 	broker.SpendRow
-	Priced          bool  `json:"priced"`
 	MaxInputTokens  int64 `json:"max_input_tokens"`
 	MaxOutputTokens int64 `json:"max_output_tokens"`
 }
@@ -110,16 +109,17 @@ type openRow struct {
 // OpenSpend writes the row of an attempt before its backend is called.
 // ErrFenced: the job is no longer this claim's and no backend may be called.
 func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
+	row.DueMS = c.DeadlineAtMS
 	return s.openSpend(ctx, row, strconv.FormatInt(c.Fence, 10), priced, maxIn, maxOut)
 }
 
 func (s *Store) openSpend(ctx context.Context, row *broker.SpendRow, fence string, priced bool, maxIn, maxOut int64) error {
-	row.OpenedAtMS = s.NowMS()
-	raw, err := json.Marshal(openRow{SpendRow: *row, Priced: priced, MaxInputTokens: maxIn, MaxOutputTokens: maxOut})
+	row.OpenedAtMS, row.Priced = s.NowMS(), priced
+	raw, err := json.Marshal(openRow{SpendRow: *row, MaxInputTokens: maxIn, MaxOutputTokens: maxOut})
 	if err != nil {
 		return err
 	}
-	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw)
+	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw, row.DueMS)
 	if err != nil {
 		return err
 	}
@@ -136,13 +136,14 @@ type Settlement struct {
 }
 
 func (s *Store) appendSettlement(args []any, row *Settlement) ([]any, error) {
-	row.SettledAtMS = s.NowMS()
+	row.SettledAtMS, row.DueMS, row.SpendRow.Priced = s.NowMS(), 0, row.Priced
 	raw, err := json.Marshal(row.SpendRow)
 	if err != nil {
 		return nil, err
 	}
 	return append(args, spendKey(row.JobID, row.Attempt), raw, row.Path.String(), bit(row.Priced),
-		row.InputTokens, row.OutputTokens, row.CostMicro, row.Currency, string(row.Known)), nil
+		row.InputTokens, row.OutputTokens, row.CostMicro, row.Currency, string(row.Known),
+		row.Class, row.Producer, row.Backend, bit(row.CostDiffers())), nil
 }
 
 func spendKey(job string, attempt int) string { return job + "/" + strconv.Itoa(attempt) }
@@ -150,7 +151,7 @@ func spendKey(job string, attempt int) string { return job + "/" + strconv.Itoa(
 // Settle books attempts that have ended. A row that is not open any more is
 // left as it stands, so a settlement may be repeated.
 func (s *Store) Settle(ctx context.Context, rows ...Settlement) error {
-	args := []any{s.rows}
+	args := []any{s.books}
 	for i := range rows {
 		var err error
 		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
@@ -178,7 +179,7 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 		return "", err
 	}
 	args := []any{c.ID, c.Fence, string(f.Outcome), string(f.Cause), f.Reason, f.Backend, f.FirstByteMS,
-		details, f.Answer, s.keepMS, s.rows}
+		details, f.Answer, s.keepMS, s.books}
 	for i := range rows {
 		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
 			return "", err
@@ -201,7 +202,7 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 // Handback returns a claimed job to its old place in the order; one that its
 // producer took back meanwhile ends as cancelled.
 func (s *Store) Handback(ctx context.Context, c *broker.Claim) error {
-	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.keepMS, s.rows)
+	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.keepMS, s.books)
 	if err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ const (
 
 // Cancel takes a job back for its producer.
 func (s *Store) Cancel(ctx context.Context, id string) (Cancelled, error) {
-	v, err := s.run(ctx, scriptCancel, id, s.keepMS, s.rows)
+	v, err := s.run(ctx, scriptCancel, id, s.keepMS, s.books)
 	if err != nil {
 		return "", err
 	}
@@ -284,7 +285,7 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 		return n
 	}
 	v.Class, v.Producer, v.Metadata = job.Class, job.Producer, job.Metadata
-	v.FirstByteOnly = job.FirstByteOnly
+	v.FirstByteOnly, v.Prefer = job.FirstByteOnly, job.Prefer
 	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
 	v.Attempts = int(num("attempts"))
 	v.QueueWaitMS = max(num("queue_wait"), 0)

@@ -3,7 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"strconv"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +30,8 @@ const (
 	Hold LatencyKind = "hold"
 )
 
-func (s Series) key() string { return s.Name + ":" + string(s.Kind) }
+// Key is the series' name in the store.
+func (s Series) Key() string { return s.Name + ":" + string(s.Kind) }
 
 // Sample is one measured call.
 type Sample struct {
@@ -56,7 +57,7 @@ func (s *Store) Measure(ctx context.Context, samples ...Sample) error {
 		if m.Cut {
 			sum = -1
 		}
-		args = append(args, m.key(), latency.Field(m.MS, m.Cut), sum)
+		args = append(args, m.Key(), latency.Field(m.MS, m.Cut), sum)
 	}
 	_, err := s.run(ctx, scriptMeasure, args...)
 	return err
@@ -65,42 +66,40 @@ func (s *Store) Measure(ctx context.Context, samples ...Sample) error {
 // SliceOf is the number of the slice that holds an instant.
 func SliceOf(nowMS int64) int64 { return nowMS / latency.SliceMS }
 
-// Slices reads the counts of a series' slices, in the order of the numbers.
-// What cannot be read as a count is left out: it was not written by us.
-func (s *Store) Slices(ctx context.Context, series []Series, slices []int64) ([][]*latency.Histogram, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	cmds := make([]*redis.MapStringStringCmd, 0, len(series)*len(slices))
-	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, x := range series {
-			for _, n := range slices {
-				cmds = append(cmds, p.HGetAll(ctx, s.key("latency", x.key(), strconv.FormatInt(n, 10))))
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, unavailable(err)
-	}
+// Slices reads the counts of the slices from..to of each series; an empty
+// slice is nil. What cannot be read as a count is left out: it was not written
+// by us.
+func (s *Store) Slices(ctx context.Context, series []Series, from, to int64) ([][]*latency.Histogram, error) {
+	args := []any{from, to}
 	out := make([][]*latency.Histogram, len(series))
-	for i := range series {
-		for j := range slices {
-			out[i] = append(out[i], histogram(cmds[i*len(slices)+j].Val()))
-		}
+	for i, x := range series {
+		args = append(args, x.Key())
+		out[i] = make([]*latency.Histogram, to-from+1)
 	}
-	return out, nil
+	v, err := s.run(ctx, scriptSlices, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := asReply(v)
+	for r.more() {
+		i, n := r.int(), r.int()
+		counts, _ := r.next().([]any)
+		if i < 0 || i >= int64(len(series)) || n < from || n > to {
+			continue
+		}
+		out[i][n-from] = histogram(counts)
+	}
+	return out, r.err
 }
 
-// histogram reads one slice; nil when it is empty.
-func histogram(counts map[string]string) *latency.Histogram {
-	if len(counts) == 0 {
-		return nil
-	}
+// histogram reads one slice's fields and counts.
+func histogram(counts []any) *latency.Histogram {
 	h := new(latency.Histogram)
-	for field, v := range counts {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || h.AddField(field, n) != nil {
-			continue
+	r := &reply{v: counts}
+	for r.more() {
+		field, n := r.string(), r.int()
+		if r.err == nil {
+			_ = h.AddField(field, n) // not ours: left out
 		}
 	}
 	return h
@@ -113,8 +112,12 @@ func (s *Store) SawFirstByte(ctx context.Context, c *broker.Claim) error {
 	return err
 }
 
+// probeDue is when a probe must be over.
+const probeDue = time.Minute
+
 // OpenProbe writes the spend row of a probe, which belongs to no job.
 func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
+	row.DueMS = s.NowMS() + probeDue.Milliseconds()
 	return s.openSpend(ctx, row, "probe", priced, maxIn, maxOut)
 }
 

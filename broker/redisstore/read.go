@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -60,6 +59,10 @@ type Swept struct {
 // sweepMost bounds the work of one sweep, per pool and kind.
 const sweepMost = 100
 
+// settleBy is how long after its attempt must have been over an open spend row
+// may still be settled by whoever made it. Workers try for two minutes.
+const settleBy = 5 * time.Minute
+
 // MaxOffers is how often a job may be handed out again after a lost lease.
 const MaxOffers = 2
 
@@ -67,7 +70,8 @@ const MaxOffers = 2
 // fails jobs whose lease has lapsed. p95 is what a re-offered job must still
 // have. Any process may call it.
 func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
-	v, err := s.run(ctx, scriptSweep, s.rows, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free])
+	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
+		settleBy.Milliseconds())
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +93,24 @@ func (s *Store) Waiting(ctx context.Context, path slackgate.Path) (int64, error)
 		return 0, unavailable(err)
 	}
 	return n, nil
+}
+
+// WaitingIDs lists the most urgent waiting jobs of a pool.
+func (s *Store) WaitingIDs(ctx context.Context, path slackgate.Path, limit int) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	members, err := s.rdb.ZRange(ctx, s.key("waiting", path.String()), 0, int64(limit)-1).Result()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	ids := make([]string, 0, len(members))
+	for _, m := range members {
+		// "<arrival>:<class>:<id>"
+		if parts := strings.SplitN(m, ":", 3); len(parts) == 3 {
+			ids = append(ids, parts[2])
+		}
+	}
+	return ids, nil
 }
 
 // SmallestSlackMS is the slack of the most urgent waiting job; ok is false
@@ -123,111 +145,6 @@ func (s *Store) Totals(ctx context.Context) (broker.Totals, error) {
 		t[k] = n
 	}
 	return t, nil
-}
-
-// Page is one page of a ledger.
-type Page[T any] struct {
-	Rows []T `json:"rows"`
-	// Next is the cursor of the next page; empty at the end.
-	Next string `json:"next_cursor,omitempty"`
-}
-
-// MaxPage bounds a page of a ledger.
-const MaxPage = 1000
-
-// SpendPage reads settled spend rows after a cursor, oldest first.
-func (s *Store) SpendPage(ctx context.Context, cursor string, limit int) (*Page[broker.SpendRow], error) {
-	return page(ctx, s, "spend", cursor, limit, func(m redis.XMessage) (row broker.SpendRow, err error) {
-		raw, _ := m.Values["row"].(string)
-		err = json.Unmarshal([]byte(raw), &row)
-		row.ID = m.ID
-		return row, err
-	})
-}
-
-// MissPage reads miss rows after a cursor, oldest first.
-func (s *Store) MissPage(ctx context.Context, cursor string, limit int) (*Page[broker.MissRow], error) {
-	return page(ctx, s, "miss", cursor, limit, missRow)
-}
-
-func missRow(m redis.XMessage) (broker.MissRow, error) {
-	str := func(f string) string { v, _ := m.Values[f].(string); return v }
-	num := func(f string) int64 { n, _ := strconv.ParseInt(str(f), 10, 64); return n }
-	var adm broker.Admission
-	row := broker.MissRow{
-		ID: m.ID, JobID: str("job_id"), Class: str("class"), Producer: str("producer"),
-		Outcome: broker.Outcome(str("outcome")), Cause: broker.Cause(str("cause")),
-		AtMS: num("at_ms"), DeadlineMS: num("deadline_at_ms"),
-		QueueWaitMS: num("queue_wait_ms"), FirstByteMS: num("first_byte_ms"), LateByMS: num("late_by_ms"),
-	}
-	if err := row.Path.UnmarshalText([]byte(str("path"))); err != nil {
-		return row, err
-	}
-	if err := json.Unmarshal([]byte(str("admission")), &adm); err != nil {
-		return row, err
-	}
-	row.SlackMS, row.QueueAgeMS, row.PredictedWaitMS = adm.SlackMS, adm.QueueAgeMS, adm.PredictedWaitMS
-	return row, nil
-}
-
-func page[T any](ctx context.Context, s *Store, ledger, cursor string, limit int, read func(redis.XMessage) (T, error)) (*Page[T], error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	start := "-"
-	if cursor != "" {
-		if !isCursor(cursor) {
-			return nil, broker.Fieldf("cursor", "is not one that a page named")
-		}
-		start = "(" + cursor
-	}
-	limit = min(max(limit, 1), MaxPage)
-	msgs, err := s.rdb.XRangeN(ctx, s.key("ledger", ledger), start, "+", int64(limit)).Result()
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	p := &Page[T]{Rows: make([]T, 0, len(msgs))}
-	for _, m := range msgs {
-		row, err := read(m)
-		if err != nil {
-			return nil, fmt.Errorf("ledger %s: row %s: %w", ledger, m.ID, err)
-		}
-		p.Rows = append(p.Rows, row)
-	}
-	if len(msgs) == limit {
-		p.Next = msgs[len(msgs)-1].ID
-	}
-	return p, nil
-}
-
-// isCursor reports whether c is the place of a row: "<ms>-<n>", both below
-// 2^63, so that Redis takes it too.
-func isCursor(c string) bool {
-	ms, n, ok := strings.Cut(c, "-")
-	for _, part := range []string{ms, n} {
-		if _, err := strconv.ParseUint(part, 10, 63); err != nil {
-			return false
-		}
-	}
-	return ok
-}
-
-// OpenSpendRows reads the attempts that are not settled.
-func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	m, err := s.rdb.HGetAll(ctx, s.key("spend", "open")).Result()
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	rows := make([]broker.SpendRow, 0, len(m))
-	for k, raw := range m {
-		var row openRow
-		if err := json.Unmarshal([]byte(raw), &row); err != nil {
-			return nil, fmt.Errorf("open spend row %s: %w", k, err)
-		}
-		rows = append(rows, row.SpendRow)
-	}
-	return rows, nil
 }
 
 // Ended delivers the ids of jobs as they end, until ctx is done. Messages can

@@ -22,9 +22,13 @@ var (
 	scriptCancel    = load("cancel")
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
+	scriptBooks     = load("books")
+	scriptTrim      = load("trim")
+	scriptRecords   = load("records")
 	scriptReport    = load("report")
 	scriptFlag      = load("flag")
 	scriptMeasure   = load("measure")
+	scriptSlices    = load("slices")
 	scriptFirstByte = load("firstbyte")
 )
 

@@ -29,6 +29,8 @@ type Options struct {
 	Keep time.Duration
 	// LedgerRows bounds each ledger's stream. Defaults to 1,000,000.
 	LedgerRows int64
+	// Rollups is how long the sums of a minute stay. Defaults to 30 days.
+	Rollups time.Duration
 }
 
 // Store is the Redis store. It is safe for concurrent use.
@@ -39,6 +41,10 @@ type Store struct {
 	timeout time.Duration
 	keepMS  int64
 	rows    int64
+	// rollups is how long a minute's sums stay; books tells the scripts that
+	// book both.
+	rollups time.Duration
+	books   string
 
 	// clock is the last reading of Redis TIME and when it was taken.
 	clock atomic.Pointer[reading]
@@ -61,10 +67,14 @@ func New(rdb redis.UniversalClient, o Options) *Store {
 	if o.LedgerRows == 0 {
 		o.LedgerRows = 1_000_000
 	}
+	if o.Rollups == 0 {
+		o.Rollups = 30 * 24 * time.Hour
+	}
 	prefix := "{" + o.Prefix + "}"
 	return &Store{
 		rdb: rdb, prefix: prefix, keys: []string{prefix},
 		timeout: o.Timeout, keepMS: o.Keep.Milliseconds(), rows: o.LedgerRows,
+		rollups: o.Rollups, books: fmt.Sprintf("%d:%d", o.LedgerRows, o.Rollups.Milliseconds()),
 	}
 }
 

@@ -24,9 +24,11 @@ func inBubble(t *testing.T, f func(t *testing.T, q *Queue, rdb redis.UniversalCl
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
 		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		defer func() {
+			_ = rdb.Close()
+			m.Close()
+		}()
 		f(t, New(rdb, "lw", 250*time.Millisecond, 24*time.Hour), rdb)
-		_ = rdb.Close()
-		m.Close()
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 type flags struct {
 	Config   string `env:"LEEWAY_CONFIG" placeholder:"FILE" help:"YAML configuration. Defaults to the articles' lab."`
 	Embedded bool   `help:"Run Redis, both pools and lab backends inside this process. Keeps nothing."`
+	EnvFile  string `env:"LEEWAY_ENV_FILE" placeholder:"FILE" help:"KEY=VALUE lines that win over the environment. SIGHUP reads it, and the configuration, again."`
 	LogLevel string `env:"LEEWAY_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error."`
 }
 
@@ -33,6 +34,7 @@ const stopWithin = 24 * time.Hour
 type process interface {
 	Addr() string
 	MetricsAddr() string
+	Reload(cfg *config.Config) error
 	Stop(ctx context.Context) error
 }
 
@@ -43,7 +45,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "api:", err)
 		return 2
 	}
-	cfg, err := config.Load(f.Config, environ)
+	cfg, err := app.Load(f.Config, f.EnvFile, environ)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "api:", err)
 		return 2
@@ -53,7 +55,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	log := app.Logger(stdout, level)
 	app.LogRedis(log)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
 	warn(log, cfg, f.Embedded)
@@ -63,14 +65,11 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	log.Info("listening", "addr", p.Addr(), "metrics_addr", p.MetricsAddr(), "policy", cfg.Gate.Policy.String())
-	<-signals
+	untilStop(log, signals, func() error { return reload(p, &f, environ) })
 	log.Info("stopping")
 	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 	defer cancel()
-	go func() {
-		<-signals
-		cancel()
-	}()
+	go cancelOnSecond(ctx, signals, cancel)
 	if err := p.Stop(ctx); err != nil {
 		log.Error("stopped with failures", "error", err)
 		return 1
@@ -94,5 +93,43 @@ func warn(log *slog.Logger, cfg *config.Config, embedded bool) {
 	}
 	if !config.Loopback(cfg.Listen) {
 		log.Warn("listening beyond this machine without producers' keys: keep the network closed", "addr", cfg.Listen)
+	}
+}
+
+// untilStop returns with the first signal to stop; SIGHUP reloads.
+func untilStop(log *slog.Logger, signals <-chan os.Signal, reload func() error) {
+	for sig := range signals {
+		if sig != syscall.SIGHUP {
+			return
+		}
+		if err := reload(); err != nil {
+			log.Error("configuration not reloaded: nothing has changed", "error", err)
+			continue
+		}
+		log.Info("configuration reloaded")
+	}
+}
+
+// reload reads the configuration again and has the process take it over.
+func reload(p process, f *flags, environ []string) error {
+	cfg, err := app.Load(f.Config, f.EnvFile, environ)
+	if err != nil {
+		return err
+	}
+	return p.Reload(cfg)
+}
+
+// cancelOnSecond cancels with the next signal that is not a reload.
+func cancelOnSecond(ctx context.Context, signals <-chan os.Signal, cancel context.CancelFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-signals:
+			if sig != syscall.SIGHUP {
+				cancel()
+				return
+			}
+		}
 	}
 }

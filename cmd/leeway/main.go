@@ -18,6 +18,10 @@ type cli struct {
 	Gate        gateCmd        `cmd:"" help:"Ask the article's gate about one snapshot."`
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
 	Simulate    simulateCmd    `cmd:"" help:"Hold the policies against the best possible schedule, in virtual time."`
+	Flags       flagsCmd       `cmd:"" help:"The on-call levers: show, set, clear, audit."`
+	Drain       drainCmd       `cmd:"" help:"Close a pool, or one backend, to newcomers, and let it run empty."`
+	Resume      resumeCmd      `cmd:"" help:"Open what drain has closed."`
+	Pools       poolsCmd       `cmd:"" help:"Show pools and backends."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit 0 if a URL answers 2xx: for container health checks."`
 }
 

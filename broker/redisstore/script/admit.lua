@@ -82,6 +82,9 @@ while a <= #ARGV do
   if mode == 'again' then
     held = record(id)
     if not held or held.state ~= 'running' or held.fence ~= fence or held.cancel == '1' then mode = 'fenced' end
+  elseif mode == 'move' then
+    held = record(id)
+    if not held or held.state ~= 'waiting' then mode = 'fenced' end
   end
   local seen = {}
   for _, name in ipairs({ 'paid', 'free' }) do

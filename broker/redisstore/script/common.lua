@@ -176,7 +176,7 @@ local function settle_unknown_row(key, now, books)
   local out = row.max_output_tokens or 0
   local input = row.max_input_tokens or 0
   row.known, row.result = 'unknown', 'lost'
-  row.settled_at_ms = now
+  row.settled_at_ms, row.due_ms = now, nil
   row.input_tokens, row.output_tokens, row.cost_micro = input, out, row.max_cost_micro
   settle({ key = key, row = cjson.encode(row), path = row.path, priced = row.priced, input = input, output = out,
     cost = row.max_cost_micro, currency = row.currency, known = 'unknown', class = row.class,

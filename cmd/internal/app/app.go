@@ -93,6 +93,8 @@ func newBase(o *Options) (*base, error) {
 	b.background.Go("flags", b.followFlags)
 	b.background.Go("reconciler", (&reconcile.Reconciler{
 		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
+		Draining: func(path slackgate.Path) bool { return b.flags.Load().Draining(path, b.store.NowMS()) },
+		Move:     b.admitter.Move,
 	}).Run)
 	return b, nil
 }

@@ -22,9 +22,13 @@ import (
 // Worker is a running worker process: its share of both pools.
 type Worker struct {
 	*base
-	pools       []*workers.Pool
-	callers     []*backend.Client
+	transport   http.RoundTripper
 	metricsAddr net.Addr
+	leaving     sync.WaitGroup // pools that a reload has replaced
+
+	mu    sync.Mutex // guards pools and slots, between Reload and Stop
+	pools map[slackgate.Path]*workers.Pool
+	slots map[slackgate.Path]int
 }
 
 // StartWorker starts the pools for which this worker offers slots, and its
@@ -34,7 +38,7 @@ func StartWorker(o Options) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{base: b}
+	w := &Worker{base: b, transport: o.Transport, pools: map[slackgate.Path]*workers.Pool{}, slots: map[slackgate.Path]int{}}
 	if err := w.start(&o); err != nil {
 		_ = w.Stop(context.Background())
 		return nil, err
@@ -55,7 +59,7 @@ func (w *Worker) start(o *Options) error {
 			continue
 		}
 		offered += slots
-		if err := w.startPool(path, slots, o.Transport); err != nil {
+		if err := w.startPool(path, slots); err != nil {
 			return err
 		}
 	}
@@ -66,19 +70,21 @@ func (w *Worker) start(o *Options) error {
 	return nil
 }
 
-func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundTripper) error {
+func (w *Worker) startPool(path slackgate.Path, slots int) error {
 	pool := w.config().Pool(path)
 	if len(pool.Backends) == 0 {
-		return broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call")
+		return noBackends(path)
 	}
+	var callers []*backend.Client
 	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS)}
 	tariffs := map[string]workers.Tariff{}
 	for i := range pool.Backends {
 		b := &pool.Backends[i]
-		caller, err := w.caller(b, transport)
+		caller, err := w.caller(b)
 		if err != nil {
 			return err
 		}
+		callers = append(callers, caller)
 		price := backend.Price{InputMicroPerMTok: b.Price.InputMicroPerMTok, OutputMicroPerMTok: b.Price.OutputMicroPerMTok}
 		tariffs[b.Name] = workers.Tariff{Currency: b.Price.Currency, Version: b.Price.Version, Priced: !price.Free()}
 		rc.Backends = append(rc.Backends, attempt.Backend{
@@ -99,17 +105,22 @@ func (w *Worker) startPool(path slackgate.Path, slots int, transport http.RoundT
 		Rescue:          w.admitter.Rescue,
 		FallbackEnabled: w.fallbackEnabled,
 		Observer:        w.metrics,
-		Background:      w.background,
-		Log:             w.log,
-		Poll:            ms(w.config().Worker.PollMS),
-		Lease:           ms(w.config().Worker.LeaseMS),
-		Heartbeat:       ms(w.config().Worker.HeartbeatMS),
-		Grace:           ms(w.config().Worker.ShutdownGraceMS),
+		Stopped: func() {
+			for _, c := range callers {
+				c.Close()
+			}
+		},
+		Background: w.background,
+		Log:        w.log,
+		Poll:       ms(w.config().Worker.PollMS),
+		Lease:      ms(w.config().Worker.LeaseMS),
+		Heartbeat:  ms(w.config().Worker.HeartbeatMS),
+		Grace:      ms(w.config().Worker.ShutdownGraceMS),
 	})
 	if err != nil {
 		return err
 	}
-	w.pools = append(w.pools, p)
+	w.pools[path], w.slots[path] = p, slots
 	return nil
 }
 
@@ -145,7 +156,7 @@ func (w *Worker) prompt(class string) workers.Prompt {
 	return workers.Prompt{System: c.Prompt}
 }
 
-func (w *Worker) caller(b *config.Backend, transport http.RoundTripper) (*backend.Client, error) {
+func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
 	key, err := b.Key()
 	if err != nil {
 		return nil, err
@@ -156,12 +167,11 @@ func (w *Worker) caller(b *config.Backend, transport http.RoundTripper) (*backen
 	}
 	c, err := backend.New(backend.Config{
 		Name: b.Name, Protocol: backend.Protocol(b.Protocol), BaseURL: b.URL, Model: b.Model,
-		Key: backend.Secret(key), Headers: headers, Stall: ms(b.StallMS), Transport: transport,
+		Key: backend.Secret(key), Headers: headers, Stall: ms(b.StallMS), Transport: w.transport,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 	}
-	w.callers = append(w.callers, c)
 	return c, nil
 }
 
@@ -182,13 +192,13 @@ func (w *Worker) MetricsAddr() string { return w.metricsAddr.String() }
 // grace or until ctx is done, hands back the rest, and returns what had failed
 // in the background.
 func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, p := range w.pools {
 		wg.Go(func() { p.Stop(ctx) })
 	}
 	wg.Wait()
-	for _, c := range w.callers {
-		c.Close()
-	}
+	w.leaving.Wait()
 	return errors.Join(w.close(context.WithoutCancel(ctx)))
 }

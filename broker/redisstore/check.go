@@ -1,0 +1,275 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"leeway/broker"
+	"leeway/broker/ledger"
+	"leeway/slackgate"
+)
+
+// MostRecords bounds how many jobs' records a check looks at.
+const MostRecords = 200_000
+
+// CheckLedgers holds the books against each other: outcomes, attempts, misses,
+// rows, roll-ups and totals. It only reads, page by page, so that admission
+// goes on meanwhile, and it may run at any time.
+func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
+	if err := s.SyncClock(ctx); err != nil {
+		return nil, err
+	}
+	b := ledger.NewBalance()
+	records, skipped, err := s.records(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.Records(records, skipped)
+	open, err := s.OpenSpendRows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.Open(open)
+	books, err := s.Books(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.Books(books)
+	if err := errors.Join(
+		checkRows(ctx, s, b, books, ledger.Spend, s.SpendRows, func(r *broker.SpendRow) (string, string) { return r.ID, r.Producer },
+			b.Spend, ledger.Sums.AddSpend),
+		checkRows(ctx, s, b, books, ledger.Misses, s.MissRows, func(r *broker.MissRow) (string, string) { return r.ID, r.Producer },
+			b.Miss, ledger.Sums.AddMiss),
+	); err != nil {
+		return nil, err
+	}
+	return b.Report(), nil
+}
+
+// Books reads what the rows are held against, at one instant.
+func (s *Store) Books(ctx context.Context) (*ledger.Books, error) {
+	v, err := s.run(ctx, scriptBooks)
+	if err != nil {
+		return nil, err
+	}
+	r := asReply(v)
+	b := &ledger.Books{NowMS: r.int(), Totals: broker.Totals{}}
+	for _, path := range slackgate.Paths {
+		b.Waiting[path], b.Running[path] = r.int(), r.int()
+	}
+	for _, e := range []*ledger.Extent{&b.Spend, &b.Misses} {
+		e.Rows, e.First, e.Last = r.int(), r.string(), r.string()
+	}
+	b.Open, b.Archived, b.KeptRows = r.int(), r.int() == 1, s.rows
+	for name, v := range pairs(r.texts()) {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%w: totals: %s is not a number", broker.ErrUnavailable, name)
+		}
+		b.Totals[name] = n
+	}
+	for range r.int() {
+		m := ledger.MinuteSums{Minute: r.int(), Sums: pairs(r.texts()), Producers: set(r.texts())}
+		b.Minutes = append(b.Minutes, m)
+		if r.err != nil {
+			break
+		}
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	s.saw(b.NowMS)
+	return b, nil
+}
+
+// texts reads a list that follows its length.
+func (r *reply) texts() []string {
+	var out []string
+	for range r.int() {
+		out = append(out, r.string())
+		if r.err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+func pairs(flat []string) map[string]string {
+	m := make(map[string]string, len(flat)/2)
+	for i := 0; i+1 < len(flat); i += 2 {
+		m[flat[i]] = flat[i+1]
+	}
+	return m
+}
+
+// records reads the jobs on record, up to MostRecords.
+func (s *Store) records(ctx context.Context) (out []ledger.Record, skipped bool, err error) {
+	prefix := s.key("job", "")
+	seen := map[string]bool{} // a scan may name a key twice
+	for cursor := uint64(0); ; {
+		keys, next, err := s.scan(ctx, cursor, prefix+"*")
+		if err != nil {
+			return nil, false, err
+		}
+		var ids []string
+		for _, k := range keys {
+			if id := strings.TrimPrefix(k, prefix); !seen[id] {
+				seen[id] = true
+				ids = append(ids, id)
+			}
+		}
+		got, err := s.readRecords(ctx, ids)
+		if err != nil {
+			return nil, false, err
+		}
+		out = append(out, got...)
+		if cursor = next; cursor == 0 {
+			return out, false, nil
+		}
+		if len(out) >= MostRecords {
+			return out, true, nil
+		}
+	}
+}
+
+func (s *Store) scan(ctx context.Context, cursor uint64, match string) ([]string, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	keys, next, err := s.rdb.Scan(ctx, cursor, match, MaxPage).Result()
+	if err != nil {
+		return nil, 0, unavailable(err)
+	}
+	return keys, next, nil
+}
+
+// recordsRead bounds the records of one script call.
+const recordsRead = 200
+
+func (s *Store) readRecords(ctx context.Context, ids []string) (out []ledger.Record, err error) {
+	for chunk := range slices.Chunk(ids, recordsRead) {
+		args := make([]any, len(chunk))
+		for i, id := range chunk {
+			args[i] = id
+		}
+		v, err := s.run(ctx, scriptRecords, args...)
+		if err != nil {
+			return nil, err
+		}
+		r := asReply(v)
+		num := func() int64 { n, _ := strconv.ParseInt(r.string(), 10, 64); return n } // absent: 0
+		for _, id := range chunk {
+			rec := ledger.Record{
+				ID: id, State: broker.State(r.string()), Outcome: broker.Outcome(r.string()),
+				Attempts: int(num()), AcceptedMS: num(), EndedMS: num(),
+			}
+			if rec.State != "" { // else expired since the scan
+				out = append(out, rec)
+			}
+		}
+		if r.err != nil {
+			return nil, r.err
+		}
+	}
+	return out, nil
+}
+
+// checkRows feeds a ledger's rows to a balance, and holds each minute's sums
+// against them once all its rows have been seen.
+func checkRows[T any](ctx context.Context, s *Store, b *ledger.Balance, books *ledger.Books, k ledger.Kind,
+	read func(context.Context, *ledger.Filter, string, int) (*Page[T], error), of func(*T) (id, producer string),
+	feed func(*T), add func(ledger.Sums, *T, string),
+) error {
+	ext := books.Extent(k)
+	if ext.Rows == 0 {
+		return nil
+	}
+	m := &minuteWalk{s: s, b: b, books: books, kind: k}
+	m.next = max(b.FirstMinute(k), ledger.MinuteOf(s.RollupsReachBackToMS()))
+	var rows []T // of the minute at hand
+	at := int64(-1)
+	compare := func() error {
+		if at < 0 {
+			return nil
+		}
+		return m.upTo(ctx, at, func(sums *ledger.MinuteSums) ledger.Sums {
+			out := ledger.Sums{}
+			for i := range rows {
+				_, producer := of(&rows[i])
+				add(out, &rows[i], sums.SummedUnder(producer))
+			}
+			return out
+		})
+	}
+	cursor := ""
+	for {
+		p, err := read(ctx, &ledger.Filter{}, cursor, MaxPage)
+		if err != nil {
+			return err
+		}
+		for i := range p.Rows {
+			r := &p.Rows[i]
+			id, _ := of(r)
+			if ledger.CompareIDs(id, ext.Last) > 0 {
+				return compare()
+			}
+			if minute := ledger.MinuteOf(ledger.IDTimeMS(id)); minute != at {
+				if err := compare(); err != nil {
+					return err
+				}
+				rows, at = rows[:0], minute
+			}
+			rows = append(rows, *r)
+			feed(r)
+		}
+		if cursor = p.Next; cursor == "" {
+			return compare()
+		}
+	}
+}
+
+// minuteWalk goes through the minutes of a ledger in order, those without a row
+// too.
+type minuteWalk struct {
+	s     *Store
+	b     *ledger.Balance
+	books *ledger.Books
+	kind  ledger.Kind
+	next  int64
+}
+
+// upTo compares the minutes up to and with one that has rows.
+func (w *minuteWalk) upTo(ctx context.Context, minute int64, sum func(*ledger.MinuteSums) ledger.Sums) error {
+	if minute < w.next {
+		return nil
+	}
+	compare := func(m *ledger.MinuteSums) {
+		rows := ledger.Sums{}
+		if m.Minute == minute {
+			rows = sum(m)
+		}
+		w.b.Compare(w.kind, m, rows)
+	}
+	// The minutes of the last rows may have grown since; they were read with
+	// the rest.
+	frozen := func(n int64) *ledger.MinuteSums {
+		for i := range w.books.Minutes {
+			if m := &w.books.Minutes[i]; m.Minute == n {
+				return m
+			}
+		}
+		return nil
+	}
+	err := w.s.Minutes(ctx, w.next, minute+1, func(m ledger.MinuteSums) error {
+		if f := frozen(m.Minute); f != nil {
+			m = *f
+		}
+		compare(&m)
+		return nil
+	})
+	w.next = minute + 1
+	return err
+}

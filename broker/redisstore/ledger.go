@@ -1,0 +1,251 @@
+package redisstore
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker"
+	"leeway/broker/ledger"
+)
+
+// streams are the ledgers' names in the store.
+var streams = map[ledger.Kind]string{ledger.Spend: "spend", ledger.Misses: "miss"}
+
+// Page is one page of a ledger.
+type Page[T any] struct {
+	Rows []T `json:"rows"`
+	// Next is the cursor of the next page; empty at the end. With a filter a
+	// page may hold fewer rows than asked for, even none, and still have a
+	// next one.
+	Next string `json:"next_cursor,omitempty"`
+	// ReachesBackToMS is when the oldest row that is kept was booked; 0 for an
+	// empty ledger. What was booked before is in the archive, if there is one.
+	ReachesBackToMS int64 `json:"reaches_back_to_ms"`
+}
+
+// MaxPage bounds a page of a ledger.
+const MaxPage = 1000
+
+// pageReads bounds how many rows are looked at for one page, in reads of
+// MaxPage, so that a filter that matches little holds nobody up.
+const pageReads = 10
+
+// SpendPage reads settled spend rows after a cursor, oldest first.
+func (s *Store) SpendPage(ctx context.Context, cursor string, limit int) (*Page[broker.SpendRow], error) {
+	return s.SpendRows(ctx, &ledger.Filter{}, cursor, limit)
+}
+
+// SpendRows is SpendPage for the rows that a filter wants.
+func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*Page[broker.SpendRow], error) {
+	return page(ctx, s, ledger.Spend, f, cursor, limit, func(m redis.XMessage) (row broker.SpendRow, wanted bool, err error) {
+		raw, _ := m.Values["row"].(string)
+		err = json.Unmarshal([]byte(raw), &row)
+		row.ID = m.ID
+		return row, f.WantsSpend(&row), err
+	})
+}
+
+// MissPage reads miss rows after a cursor, oldest first.
+func (s *Store) MissPage(ctx context.Context, cursor string, limit int) (*Page[broker.MissRow], error) {
+	return s.MissRows(ctx, &ledger.Filter{}, cursor, limit)
+}
+
+// MissRows is MissPage for the rows that a filter wants.
+func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*Page[broker.MissRow], error) {
+	return page(ctx, s, ledger.Misses, f, cursor, limit, func(m redis.XMessage) (broker.MissRow, bool, error) {
+		row, err := missRow(m)
+		return row, f.WantsMiss(&row), err
+	})
+}
+
+func missRow(m redis.XMessage) (broker.MissRow, error) {
+	str := func(f string) string { v, _ := m.Values[f].(string); return v }
+	num := func(f string) int64 { n, _ := strconv.ParseInt(str(f), 10, 64); return n }
+	var adm broker.Admission
+	row := broker.MissRow{
+		ID: m.ID, JobID: str("job_id"), Class: str("class"), Producer: str("producer"), Backend: str("backend"),
+		Outcome: broker.Outcome(str("outcome")), Cause: broker.Cause(str("cause")),
+		AtMS: num("at_ms"), DeadlineMS: num("deadline_at_ms"),
+		QueueWaitMS: num("queue_wait_ms"), FirstByteMS: num("first_byte_ms"), LateByMS: num("late_by_ms"),
+	}
+	if err := row.Path.UnmarshalText([]byte(str("path"))); err != nil {
+		return row, err
+	}
+	if err := json.Unmarshal([]byte(str("admission")), &adm); err != nil {
+		return row, err
+	}
+	row.SlackMS, row.QueueAgeMS, row.PredictedWaitMS = adm.SlackMS, adm.QueueAgeMS, adm.PredictedWaitMS
+	return row, nil
+}
+
+// page reads rows in reads of their own, each within the store's timeout.
+func page[T any](ctx context.Context, s *Store, k ledger.Kind, f *ledger.Filter, cursor string, limit int,
+	read func(redis.XMessage) (T, bool, error),
+) (*Page[T], error) {
+	start := "-"
+	if f.FromMS > 0 {
+		start = strconv.FormatInt(f.FromMS, 10)
+	}
+	if cursor != "" {
+		if !isCursor(cursor) {
+			return nil, broker.Fieldf("cursor", "is not one that a page named")
+		}
+		if ledger.IDTimeMS(cursor) >= f.FromMS {
+			start = "(" + cursor
+		}
+	}
+	end := "+"
+	if e := f.End(); e != math.MaxInt64 {
+		end = "(" + strconv.FormatInt(e, 10) + "-0"
+	}
+	limit = min(max(limit, 1), MaxPage)
+	first, err := s.oldestRow(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	p := &Page[T]{Rows: make([]T, 0, limit), ReachesBackToMS: ledger.IDTimeMS(first)}
+	size := limit
+	for range pageReads {
+		msgs, err := s.xrange(ctx, k, start, end, size)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			row, wanted, err := read(m)
+			if err != nil {
+				return nil, fmt.Errorf("ledger %s: row %s: %w", k, m.ID, err)
+			}
+			if !wanted {
+				continue
+			}
+			p.Rows = append(p.Rows, row)
+			if len(p.Rows) == limit {
+				p.Next = m.ID
+				return p, nil
+			}
+		}
+		if len(msgs) < size {
+			p.Next = ""
+			return p, nil
+		}
+		p.Next = msgs[len(msgs)-1].ID
+		start, size = "("+p.Next, MaxPage
+	}
+	return p, nil
+}
+
+func (s *Store) xrange(ctx context.Context, k ledger.Kind, start, end string, count int) ([]redis.XMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	msgs, err := s.rdb.XRangeN(ctx, s.key("ledger", streams[k]), start, end, int64(count)).Result()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return msgs, nil
+}
+
+// oldestRow is the id of the oldest row that is kept; empty for none.
+func (s *Store) oldestRow(ctx context.Context, k ledger.Kind) (string, error) {
+	msgs, err := s.xrange(ctx, k, "-", "+", 1)
+	if err != nil || len(msgs) == 0 {
+		return "", err
+	}
+	return msgs[0].ID, nil
+}
+
+// isCursor reports whether c is the place of a row: "<ms>-<n>", both below
+// 2^63, so that Redis takes it too.
+func isCursor(c string) bool {
+	ms, n, ok := strings.Cut(c, "-")
+	for _, part := range []string{ms, n} {
+		if _, err := strconv.ParseUint(part, 10, 63); err != nil {
+			return false
+		}
+	}
+	return ok
+}
+
+// OpenSpendRows reads the attempts that are not settled.
+func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	m, err := s.rdb.HGetAll(ctx, s.key("spend", "open")).Result()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	rows := make([]broker.SpendRow, 0, len(m))
+	for k, raw := range m {
+		var row openRow
+		if err := json.Unmarshal([]byte(raw), &row); err != nil {
+			return nil, fmt.Errorf("open spend row %s: %w", k, err)
+		}
+		rows = append(rows, row.SpendRow)
+	}
+	return rows, nil
+}
+
+// minutesRead bounds the minutes of one round trip, whose commands must fit
+// into what a connection takes before it wants its replies read.
+const minutesRead = 20
+
+// Minutes reads the sums of minutes from the first up to and without the last,
+// in round trips of a few, and hands them on in order. Empty minutes are
+// handed on too.
+func (s *Store) Minutes(ctx context.Context, first, last int64, each func(ledger.MinuteSums) error) error {
+	for at := first; at < last; at += minutesRead {
+		n := min(minutesRead, last-at)
+		got, err := s.minutes(ctx, at, n)
+		if err != nil {
+			return err
+		}
+		for _, m := range got {
+			if err := each(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) minutes(ctx context.Context, first, n int64) ([]ledger.MinuteSums, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	sums := make([]*redis.MapStringStringCmd, n)
+	names := make([]*redis.StringSliceCmd, n)
+	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i := range n {
+			key := s.rollupKey(first + i)
+			sums[i], names[i] = p.HGetAll(ctx, key), p.SMembers(ctx, key+":producers")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	out := make([]ledger.MinuteSums, n)
+	for i := range out {
+		out[i] = ledger.MinuteSums{Minute: first + int64(i), Sums: sums[i].Val(), Producers: set(names[i].Val())}
+	}
+	return out, nil
+}
+
+func (s *Store) rollupKey(minute int64) string { return s.key("rollup", strconv.FormatInt(minute, 10)) }
+
+func set(names []string) map[string]bool {
+	m := make(map[string]bool, len(names))
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
+}
+
+// RollupsReachBackToMS is the first instant whose minute still has its sums.
+func (s *Store) RollupsReachBackToMS() int64 {
+	return max(0, ledger.MinuteMS(ledger.MinuteOf(s.NowMS()-s.rollups.Milliseconds())+1))
+}

@@ -1,0 +1,35 @@
+-- Read, at one instant, what the books are held against. Nothing is written.
+-- Returns {now, per pool waiting and running, per ledger rows, first id and last id, number of open rows, 1 if there is an archive, then two lists
+-- after their length: the totals, and the sums of the minutes that the last rows are in (minute, length of its sums,
+-- sums, length of its producers, producers)}. Rows booked later are not in any of them.
+local out = { now_ms() }
+local function add(x) out[#out + 1] = x end
+local function list(l)
+  add(#l)
+  for _, x in ipairs(l) do add(x) end
+end
+for _, pool in ipairs({ 'paid', 'free' }) do
+  add(redis.call('ZCARD', P .. ':waiting:' .. pool))
+  add(redis.call('ZCARD', P .. ':running:' .. pool))
+end
+local minutes = {}
+for _, ledger in ipairs({ 'spend', 'miss' }) do
+  local key = P .. ':ledger:' .. ledger
+  local first, last = redis.call('XRANGE', key, '-', '+', 'COUNT', 1)[1], redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
+  add(redis.call('XLEN', key))
+  add(first and first[1] or '')
+  add(last and last[1] or '')
+  if last then minutes[int(math.floor(tonumber(string.match(last[1], '^%d+')) / 60000))] = true end
+end
+add(redis.call('HLEN', P .. ':spend:open'))
+add(redis.call('EXISTS', P .. ':archive'))
+list(redis.call('HGETALL', P .. ':totals'))
+local n = 0
+for _ in pairs(minutes) do n = n + 1 end
+add(n)
+for minute in pairs(minutes) do
+  add(minute)
+  list(redis.call('HGETALL', P .. ':rollup:' .. minute))
+  list(redis.call('SMEMBERS', P .. ':rollup:' .. minute .. ':producers'))
+end
+return out
