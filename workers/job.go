@@ -33,6 +33,7 @@ func (p *Pool) run(c *broker.Claim) {
 	stopRenewing := p.renew(ctx, c, cancel)
 	defer stopRenewing()
 
+	var openedAt int64 // of the attempt under way; one at a time
 	var settled []redisstore.Settlement
 	var samples []redisstore.Sample
 	var noted sync.WaitGroup
@@ -40,12 +41,16 @@ func (p *Pool) run(c *broker.Claim) {
 	hooks := attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			return p.Store.OpenSpend(ctx, c, &row, p.Tariffs[call.Backend].Priced, backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
+			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
+			openedAt = row.OpenedAtMS
+			return err
 		},
 		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
 			// All are booked with the outcome, in one step; if this process
 			// dies first, whoever finds the job settles them as unknown.
-			settled = append(settled, p.settlement(c, &call, &s))
+			row := p.settlement(c, &call, &s)
+			row.OpenedAtMS = openedAt
+			settled = append(settled, row)
 			samples = append(samples, callSamples(&call, &s)...)
 		},
 		FirstByte: func() {
@@ -80,6 +85,7 @@ func (p *Pool) run(c *broker.Claim) {
 		// The spend row could not be written, so nothing was called. The job
 		// keeps its promise and is offered again.
 		p.Log.Warn("spend row not written: job handed back", "job_id", c.ID, "error", err)
+		time.Sleep(bookPause) // it is claimed again at once
 		p.handBack(c, settled)
 		return
 	}
@@ -155,10 +161,9 @@ func (p *Pool) renew(ctx context.Context, c *broker.Claim, cancel context.Cancel
 
 // row is the write-ahead spend row of a call.
 func (p *Pool) row(c *broker.Claim, call *attempt.Call) broker.SpendRow {
-	tariff := p.Tariffs[call.Backend]
 	return broker.SpendRow{
 		JobID: c.ID, Attempt: call.Number, Path: c.Path, Class: c.Class, Producer: c.Producer,
-		Backend: call.Backend, Model: call.Model, Currency: tariff.Currency, PriceVersion: tariff.Version,
+		Backend: call.Backend, Model: call.Model, Currency: call.Tariff.Currency, PriceVersion: call.Tariff.Version,
 		MaxCostMicro: call.LargestCostMicro,
 	}
 }
@@ -166,17 +171,30 @@ func (p *Pool) row(c *broker.Claim, call *attempt.Call) broker.SpendRow {
 func (p *Pool) settlement(c *broker.Claim, call *attempt.Call, s *attempt.Settlement) redisstore.Settlement {
 	row := p.row(c, call)
 	row.InputTokens, row.OutputTokens = s.Usage.InputTokens, s.Usage.OutputTokens
+	row.CachedTokens, row.ReasoningTokens = s.Usage.CachedTokens, s.Usage.ReasoningTokens
 	row.CostMicro, row.ReportedCostMicro = s.CostMicro, s.Usage.ReportedCostMicro
+	if row.ReportedCostMicro != nil {
+		row.ListCostMicro = new(s.ListCostMicro)
+	}
 	row.Clamped = s.Usage.Clamped
 	row.Known = known(s.Usage.How)
 	row.Result = string(s.Reason)
 	if row.Result == "" {
 		row.Result = "whole"
 	}
+	if row.Known == broker.KnownUnknown {
+		// What was seen is a lower bound. It stays charged at its largest.
+		row.OutputTokens = max(row.OutputTokens, int64(c.MaxOutputTokens))
+		row.CostMicro = max(row.CostMicro, row.MaxCostMicro)
+	}
+	if row.CostDiffers() {
+		p.Log.Error("a backend reported another cost than its price makes", "backend", call.Backend, "job_id", c.ID,
+			"reported_micro", *row.ReportedCostMicro, "list_micro", *row.ListCostMicro, "price_version", row.PriceVersion)
+	}
 	if s.PaidInDisguise {
 		p.Log.Error("a backend without a price reported a cost", "backend", call.Backend, "job_id", c.ID, "cost_micro", s.CostMicro)
 	}
-	return redisstore.Settlement{SpendRow: row, Priced: p.Tariffs[call.Backend].Priced || s.CostMicro > 0}
+	return redisstore.Settlement{SpendRow: row, Priced: !call.Tariff.Free() || s.CostMicro > 0}
 }
 
 // known maps how a backend's usage is known to the ledger's words. A call that

@@ -35,13 +35,6 @@ type Prompt struct {
 	System string
 }
 
-// Tariff says how a backend's cost is booked: in what currency, by which
-// version of its price, and whether its tokens cost money at all.
-type Tariff struct {
-	Currency, Version string
-	Priced            bool
-}
-
 // Observer hears what a pool measures.
 type Observer interface {
 	Claimed(path slackgate.Path, queueWaitMS int64)
@@ -71,8 +64,6 @@ type Options struct {
 	LongestSlack func() int64
 	// Prompt gives a class's prompt.
 	Prompt func(class string) Prompt
-	// Tariffs are the backends' by name.
-	Tariffs map[string]Tariff
 	// Rescue offers a claimed job to the gate once more; see
 	// admission.Admitter.
 	Rescue func(ctx context.Context, c *broker.Claim) (bool, error)
@@ -139,7 +130,7 @@ func Start(o Options) (*Pool, error) {
 		// By the time asynq is told to stop, the pool's own jobs have ended or
 		// were handed back.
 		ShutdownTimeout: time.Second,
-		Logger:          asynqLog{o.Log},
+		Logger:          asynqLog{o.Log, new(atomic.Int64)},
 		LogLevel:        asynq.WarnLevel,
 	})
 	loopCtx, endLoops := context.WithCancel(context.Background())
@@ -309,11 +300,24 @@ func (p *Pool) topUp() {
 	}
 }
 
-// asynqLog passes asynq's log on.
-type asynqLog struct{ log *slog.Logger }
+// asynqLog passes asynq's log on, as warnings at most and not more than one a
+// second: with Redis away asynq complains at every poll, and what matters of it
+// shows as warnings of ours.
+type asynqLog struct {
+	log  *slog.Logger
+	last *atomic.Int64 // Unix seconds of the last warning
+}
 
+func (l asynqLog) warn(args ...any) {
+	now := time.Now().Unix()
+	if l.last.Swap(now) != now {
+		l.log.Warn("asynq", "message", fmt.Sprint(args...))
+	}
+}
+
+// Debug implements asynq.Logger, as do the others.
 func (l asynqLog) Debug(args ...any) { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Info(args ...any)  { l.log.Info("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Warn(args ...any)  { l.log.Warn("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Error(args ...any) { l.log.Error("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Fatal(args ...any) { l.log.Error("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Info(args ...any)  { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Warn(args ...any)  { l.warn(args...) }
+func (l asynqLog) Error(args ...any) { l.warn(args...) }
+func (l asynqLog) Fatal(args ...any) { l.warn(args...) }

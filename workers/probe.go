@@ -68,7 +68,7 @@ func (p *Pool) probe(ctx context.Context, name string) {
 	err := p.runner.Probe(ctx, name, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			return p.Store.OpenProbe(ctx, &row, p.Tariffs[call.Backend].Priced, backend.EstimateTokens("probe"), 1)
+			return p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens("probe"), 1)
 		},
 		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
 			settled = append(settled, p.settlement(c, &call, &s))

@@ -51,6 +51,7 @@ type Config struct {
 	Worker  Worker  `yaml:"worker"`
 	Limits  Limits  `yaml:"limits"`
 	Keep    Keep    `yaml:"keep"`
+	Archive Archive `yaml:"archive"`
 	Access  Access  `yaml:"access"`
 	Classes Classes `yaml:"classes"`
 	// DefaultClass is the class of a submission that names none. Defaults to
@@ -132,15 +133,50 @@ type Backend struct {
 	// StallMS is the longest silence between two pieces of answer text.
 	// Defaults to 10000.
 	StallMS int64 `yaml:"stall_ms"`
-	Price   Price `yaml:"price"`
+	// Price is what the backend charges; Prices the same where it changes with
+	// time. Set one of them, or neither for a backend that is free of charge.
+	Price  Price        `yaml:"price"`
+	Prices []DatedPrice `yaml:"prices"`
+}
+
+// DatedPrice is a price and when it begins.
+type DatedPrice struct {
+	// ValidFrom is a date, 2026-01-31, whose day begins in UTC, or an RFC 3339
+	// time. The prices stand in the order of time; the first also holds for
+	// whatever was before it.
+	ValidFrom string `yaml:"valid_from"`
+	Price     `yaml:",inline"`
+
+	from time.Time
+}
+
+// PriceAt is the price of a call made at t. The version of one without its own
+// is its first day.
+func (b *Backend) PriceAt(t time.Time) *Price {
+	if len(b.Prices) == 0 {
+		return &b.Price
+	}
+	now := &b.Prices[0]
+	for i := range b.Prices {
+		if !b.Prices[i].from.After(t) {
+			now = &b.Prices[i]
+		}
+	}
+	return &now.Price
 }
 
 // Price is a backend's price; the zero price is free of charge.
 type Price struct {
-	Currency           string `yaml:"currency"`
-	Version            string `yaml:"version"`
-	InputMicroPerMTok  int64  `yaml:"input_micro_per_mtok"`
-	OutputMicroPerMTok int64  `yaml:"output_micro_per_mtok"`
+	Currency string `yaml:"currency"`
+	// Version names the price in spend rows. Defaults to "1", or to the date
+	// of a dated price.
+	Version string `yaml:"version"`
+	// For a million input tokens, for a million of them that were cached (0:
+	// as the others), for a million output tokens, and for each call.
+	InputMicroPerMTok  int64 `yaml:"input_micro_per_mtok"`
+	CachedMicroPerMTok int64 `yaml:"cached_micro_per_mtok"`
+	OutputMicroPerMTok int64 `yaml:"output_micro_per_mtok"`
+	CallMicro          int64 `yaml:"call_micro"`
 }
 
 // Worker configures cmd/worker.
@@ -175,6 +211,25 @@ type Keep struct {
 	ResultMS int64 `yaml:"result_ms"`
 	// LedgerRows bounds each ledger's stream. Defaults to 1000000.
 	LedgerRows int64 `yaml:"ledger_rows"`
+	// RollupMS is how long the ledgers' sums by minute stay. Defaults to 30
+	// days.
+	RollupMS int64 `yaml:"rollup_ms"`
+}
+
+// Archive says where ledger rows go before they are dropped from Redis. Only
+// the API writes there.
+type Archive struct {
+	// URL of a PostgreSQL database, postgres://..., with the password inside.
+	// Empty: no archive, and rows beyond keep.ledger_rows are dropped.
+	URL string `yaml:"url"`
+	// WindowMS is how long rows stay in Redis after they were archived, where
+	// the API shows them; keep.ledger_rows bounds that. Defaults to 24 h.
+	WindowMS int64 `yaml:"window_ms"`
+	// BatchRows is the most rows of one transaction. Defaults to 5000.
+	BatchRows int `yaml:"batch_rows"`
+	// EveryMS is how long to wait when there is nothing to archive. Defaults
+	// to 1000.
+	EveryMS int64 `yaml:"every_ms"`
 }
 
 // Access says who may do what. Without any key everybody who reaches the API
@@ -274,7 +329,8 @@ func Default() *Config {
 		},
 		Worker:       Worker{PollMS: 10, LeaseMS: 3000, HeartbeatMS: 1000, ShutdownGraceMS: 30_000},
 		Limits:       Limits{TextBytes: 1 << 20, BatchLines: 100_000, WaitMS: 60_000},
-		Keep:         Keep{ResultMS: 24 * 3600 * 1000, LedgerRows: 1_000_000},
+		Keep:         Keep{ResultMS: 24 * 3600 * 1000, LedgerRows: 1_000_000, RollupMS: 30 * 24 * 3600 * 1000},
+		Archive:      Archive{WindowMS: 24 * 3600 * 1000, BatchRows: 5000, EveryMS: 1000},
 		DefaultClass: "summary",
 	}
 }
@@ -388,6 +444,7 @@ type environment struct {
 	MetricsListen       *string         `env:"LEEWAY_METRICS_ADDR"`
 	WorkerMetricsListen *string         `env:"LEEWAY_WORKER_METRICS_ADDR"`
 	RedisURL            *string         `env:"REDIS_URL"`
+	ArchiveURL          *string         `env:"LEEWAY_ARCHIVE_URL"`
 	DeadlineMS          *int64          `env:"DEADLINE_MS"`
 	ReserveMS           *int64          `env:"RESERVE_MS"`
 	PaidP95             *int64          `env:"PAID_P95_FIRST_BYTE_MS"`
@@ -410,6 +467,7 @@ func (c *Config) applyEnv(environ []string) error {
 	set(&c.MetricsListen, e.MetricsListen)
 	set(&c.WorkerMetricsListen, e.WorkerMetricsListen)
 	set(&c.Redis.URL, e.RedisURL)
+	set(&c.Archive.URL, e.ArchiveURL)
 	set(&c.Gate.ReserveMS, e.ReserveMS)
 	set(&c.Pools.Paid.FirstByteP95MS, e.PaidP95)
 	set(&c.Pools.Free.FirstByteP95MS, e.FreeP95)
@@ -510,13 +568,13 @@ func (b *Backend) Key() (string, error) {
 	case b.KeyEnv != "":
 		k := os.Getenv(b.KeyEnv)
 		if k == "" {
-			return "", fmt.Errorf("backend %s: key_env: %s is not set", b.Name, b.KeyEnv)
+			return "", broker.Fieldf("backend "+b.Name+".key_env", "%s is not set", b.KeyEnv)
 		}
 		return k, nil
 	case b.KeyFile != "":
 		raw, err := os.ReadFile(b.KeyFile)
 		if err != nil {
-			return "", fmt.Errorf("backend %s: key_file: %w", b.Name, err)
+			return "", broker.Fieldf("backend "+b.Name+".key_file", "%v", err)
 		}
 		return string(bytes.TrimSpace(raw)), nil
 	}

@@ -65,6 +65,8 @@ func (c *Config) completeTop() error {
 		within("limits.wait_ms", c.Limits.WaitMS, 0, 3600*1000),
 		within("keep.result_ms", c.Keep.ResultMS, 1000, 30*24*3600*1000),
 		within("keep.ledger_rows", c.Keep.LedgerRows, 1000, 100_000_000),
+		within("keep.rollup_ms", c.Keep.RollupMS, 3600*1000, 400*24*3600*1000),
+		c.Archive.complete(),
 	)
 }
 
@@ -143,21 +145,13 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 	if b.Limit == 0 {
 		b.Limit = max(p.Limit, 1)
 	}
-	if b.Price.Currency == "" {
-		b.Price.Currency = "USD"
-	}
-	if !currency.MatchString(b.Price.Currency) {
-		return broker.Fieldf(at+".price.currency", "%q: use letters and digits, for example USD", b.Price.Currency)
-	}
-	if b.Price.Version == "" {
-		b.Price.Version = "1"
+	if err := b.completePrices(at); err != nil {
+		return err
 	}
 	return firstError(
 		within(at+".first_byte_p95_ms", b.FirstByteP95MS, 1, MaxDeadlineMS),
 		within(at+".stall_ms", b.StallMS, 100, 600_000),
 		within(at+".limit", int64(b.Limit), 1, MaxSlots),
-		within(at+".price.input_micro_per_mtok", b.Price.InputMicroPerMTok, 0, MaxPriceMicroPerMTok),
-		within(at+".price.output_micro_per_mtok", b.Price.OutputMicroPerMTok, 0, MaxPriceMicroPerMTok),
 	)
 }
 

@@ -116,10 +116,10 @@ func (r *Reconciler) moveOut(ctx context.Context, from slackgate.Path) error {
 	for _, id := range ids {
 		v, err := r.Store.Get(ctx, id)
 		switch {
-		case errors.Is(err, broker.ErrNotFound):
-			continue // the claim sets it aside
-		case err != nil:
+		case errors.Is(err, broker.ErrUnavailable):
 			return err
+		case err != nil: // gone, or not to be read
+			continue // the claim sets it aside
 		case v.Prefer[0] != to && v.Prefer[1] != to:
 			continue
 		}

@@ -60,7 +60,8 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		store := redisstore.New(rdb, redisstore.Options{Prefix: "t"})
 		b.Reconciler = &Reconciler{
 			Store: store, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Policy: policy,
-			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
+			Log:      slog.New(slog.NewJSONHandler(b.log, nil)),
+			Draining: func(slackgate.Path) bool { return false },
 		}
 		b.must(store.Beat(context.Background(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}, 24*time.Hour))
 		defer func() {
@@ -192,6 +193,44 @@ func TestRunOutlivesAnOutage(t *testing.T) {
 		}
 		cancel()
 		wg.Wait()
+	})
+}
+
+// The waiting jobs of a draining pool are offered to the other one, if their
+// class allows it; one that cannot be read holds up nobody.
+func TestDrainingPoolIsMovedOut(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		for _, id := range []string{"a", "broken", "gone", "only paid", "z"} {
+			b.put(id, 600_000)
+		}
+		ctx := context.Background()
+		for _, id := range []string{"a", "z"} {
+			b.must(b.rdb.HSet(ctx, "{t}:job:"+id, "spec", `{"prefer":["paid","free"]}`).Err())
+		}
+		b.must(b.rdb.HSet(ctx, "{t}:job:broken", "spec", "{").Err())
+		b.must(b.rdb.Del(ctx, "{t}:job:gone").Err())
+		b.Draining = func(p slackgate.Path) bool { return p == slackgate.Paid }
+		var offered []string
+		b.Move = func(_ context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error) {
+			if to != slackgate.Free || nowMS != b.Store.NowMS() {
+				t.Errorf("%s offered to %s at %d", v.ID, to, nowMS)
+			}
+			offered = append(offered, v.ID)
+			return v.ID == "a", nil
+		}
+		b.must(b.Once(ctx))
+		if strings.Join(offered, " ") != "a z" || !strings.Contains(b.log.String(), `"moved":1`) {
+			t.Errorf("offered %v, log %s", offered, b.log)
+		}
+		if b.tickets() != 4 {
+			t.Errorf("%d tickets", b.tickets())
+		}
+		b.Move = func(context.Context, *broker.View, slackgate.Path, int64) (bool, error) {
+			return false, broker.ErrUnavailable
+		}
+		if err := b.Once(ctx); !errors.Is(err, broker.ErrUnavailable) {
+			t.Error(err)
+		}
 	})
 }
 

@@ -66,12 +66,19 @@ const settleBy = 5 * time.Minute
 // MaxOffers is how often a job may be handed out again after a lost lease.
 const MaxOffers = 2
 
+// stoodStill is how long nobody must have swept before the store is taken to
+// have been away; leaseGrace is what leases then get on top.
+const (
+	stoodStill = 1500 * time.Millisecond
+	leaseGrace = 3 * time.Second
+)
+
 // Sweep ends waiting jobs whose first byte is past due, and offers again or
 // fails jobs whose lease has lapsed. p95 is what a re-offered job must still
 // have. Any process may call it.
 func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
-		settleBy.Milliseconds())
+		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds())
 	if err != nil {
 		return nil, err
 	}

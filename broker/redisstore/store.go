@@ -84,7 +84,7 @@ func New(rdb redis.UniversalClient, o Options) *Store {
 func Client(url string, timeout time.Duration) (redis.UniversalClient, error) {
 	o, err := redis.ParseURL(url)
 	if err != nil {
-		return nil, errors.New("redis.url: not a Redis URL") // the URL may hold a password
+		return nil, broker.Fieldf("redis.url", "not a Redis URL") // the URL may hold a password
 	}
 	o.MaxRetries = -1
 	o.DialerRetries = 1

@@ -62,7 +62,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	p, err := start(app.Options{Config: cfg, Log: log}, f.Embedded)
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "api:", err)
-		return 1
+		return app.ExitCode(err)
 	}
 	log.Info("listening", "addr", p.Addr(), "metrics_addr", p.MetricsAddr(), "policy", cfg.Gate.Policy.String())
 	untilStop(log, signals, func() error { return reload(p, &f, environ) })

@@ -46,7 +46,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	w, err := app.StartWorker(app.Options{Config: cfg, Log: log})
 	if err != nil {
 		_, _ = fmt.Fprintln(stderr, "worker:", err)
-		return 1
+		return app.ExitCode(err)
 	}
 	log.Info("working", "metrics_addr", w.MetricsAddr())
 	untilStop(log, signals, func() error { return reload(w, &f, environ) })

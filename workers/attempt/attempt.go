@@ -48,10 +48,28 @@ type Caller interface {
 type Backend struct {
 	Caller Caller
 	// P95 is the declared 95th percentile of the first byte. Required.
-	P95   time.Duration
+	P95 time.Duration
+	// Price is what its calls cost.
 	Price backend.Price
+	// Tariff is asked for each call instead of Price, where the price changes
+	// with time. Defaults to Price without a name.
+	Tariff func() Tariff
 	// MaxInFlight bounds the calls under way at once; 0: no bound.
 	MaxInFlight int
+}
+
+// Tariff is a price and how it is booked.
+type Tariff struct {
+	backend.Price
+	// Currency is what the price's micro-units are of; Version names it.
+	Currency, Version string
+}
+
+func (b *Backend) tariff() Tariff {
+	if b.Tariff == nil {
+		return Tariff{Price: b.Price}
+	}
+	return b.Tariff()
 }
 
 // Defaults of a [Config].
@@ -183,6 +201,8 @@ type Call struct {
 	At time.Duration
 	// Budget is how long the first byte may take.
 	Budget time.Duration
+	// Tariff is the price in force when the call was planned.
+	Tariff Tariff
 	// LargestCostMicro is the most the call can be expected to cost.
 	LargestCostMicro int64
 }
@@ -191,6 +211,9 @@ type Call struct {
 type Settlement struct {
 	Usage     backend.Usage
 	CostMicro int64
+	// ListCostMicro is what the price makes of the tokens; CostMicro is another
+	// where the backend reported a cost of its own.
+	ListCostMicro int64
 	// PaidInDisguise is set when a backend without a price reported a cost.
 	PaidInDisguise bool
 	// Reason says what was wrong; empty: the answer was whole.

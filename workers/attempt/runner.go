@@ -259,6 +259,7 @@ func (x *run) call(who int, budget time.Duration) (Call, backend.Request) {
 		IdempotencyKey: backendKey(x.job.IdempotencyKey, m.name),
 		At:             x.now(),
 		Budget:         budget,
+		Tariff:         m.tariff(),
 	}
 	req := backend.Request{
 		RequestID:       c.RequestID,
@@ -267,7 +268,7 @@ func (x *run) call(who int, budget time.Duration) (Call, backend.Request) {
 		Text:            x.job.Text,
 		MaxOutputTokens: x.job.MaxOutputTokens,
 	}
-	c.LargestCostMicro = m.Price.LargestCostMicro(&req)
+	c.LargestCostMicro = c.Tariff.LargestCostMicro(&req)
 	return c, req
 }
 
@@ -296,13 +297,16 @@ func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Re
 	m.record(e)
 	s := Settlement{
 		Usage:     a.Usage,
-		CostMicro: m.Price.CostMicro(a.Usage),
+		CostMicro: call.Tariff.CostMicro(a.Usage),
 		Finish:    a.Finish,
 		HasText:   a.HasText,
 		FirstByte: a.FirstByte,
 		Hold:      time.Since(begun),
 	}
-	s.PaidInDisguise = m.Price.Free() && s.CostMicro > 0
+	list := a.Usage
+	list.ReportedCostMicro = nil
+	s.ListCostMicro = call.Tariff.CostMicro(list)
+	s.PaidInDisguise = call.Tariff.Free() && s.CostMicro > 0
 	if e != nil {
 		s.Reason, s.Status, s.Detail = e.Reason, e.Status, e.Detail
 		cut := e.Reason == backend.ReasonFirstByte || e.Reason == backend.ReasonDeadline || e.Reason == backend.ReasonCancelled

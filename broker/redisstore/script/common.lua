@@ -28,6 +28,7 @@
 --   P:totals            hash    running sums
 --   P:seq               string  arrival counter
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
+--   P:swept             string  when somebody last looked for lapsed leases
 --   P:released:<pool>   string  counts the claims that came to an end
 local P = KEYS[1]
 

@@ -12,6 +12,8 @@ if fence == 'probe' then -- a call that belongs to no job
 end
 local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'fence')
 if f[1] ~= 'running' or f[2] ~= fence then return 0 end
-open()
+-- counted before it is written: a row that is missing is passed over, one that
+-- is not counted would be lost
 redis.call('HSET', P .. ':job:' .. id, 'attempts', attempt)
+open()
 return 1

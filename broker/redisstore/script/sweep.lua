@@ -1,4 +1,7 @@
--- Mend what time has broken. ARGV: books, keep_ms, most, max_offers, paid p95, free p95, settle_by_ms.
+-- Mend what time has broken. ARGV: books, keep_ms, most, max_offers, paid p95, free p95, settle_by_ms,
+-- stood_still_ms, grace_ms.
+-- A store that was away is no crash of a worker: when nobody has swept for stood_still_ms, leases that lapsed
+-- meanwhile get grace_ms more, so that workers can renew first.
 -- Waiting jobs whose first byte is past due are expired. Claimed jobs whose lease lapsed go back into the
 -- order when they can still make it and were not handed out too often; else they are failed.
 -- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
@@ -12,6 +15,16 @@ local function close(id, r, outcome, cause, reason)
   end_job(id, r, now, { outcome = outcome, cause = cause, reason = reason, backend = '', first_byte_ms = '-1',
     details = '{}', keep_ms = keep, books = books })
   ended[#ended + 1] = id
+end
+local last = tonumber(redis.call('GET', P .. ':swept') or '0')
+redis.call('SET', P .. ':swept', int(now))
+if last > 0 and now - last > tonumber(ARGV[8]) then
+  for _, pool in ipairs({ 'paid', 'free' }) do
+    local until_ms = int(now + tonumber(ARGV[9]))
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', until_ms)) do
+      redis.call('ZADD', P .. ':running:' .. pool, until_ms, id)
+    end
+  end
 end
 for _, pool in ipairs({ 'paid', 'free' }) do
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. ':waiting:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"leeway/broker"
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
@@ -48,6 +49,15 @@ func Logger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
+// ExitCode is how a process ends that could not start: 2 for what its
+// configuration says, 1 for everything else.
+func ExitCode(err error) int {
+	if _, ok := errors.AsType[*broker.FieldError](err); ok {
+		return 2
+	}
+	return 1
+}
+
 // base is what an API process and a worker process have in common.
 type base struct {
 	cfg        atomic.Pointer[config.Config]
@@ -78,7 +88,7 @@ func newBase(o *Options) (*base, error) {
 	cfg := o.Config
 	b.store = redisstore.New(b.rdb, redisstore.Options{
 		Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout(),
-		Keep: time.Duration(cfg.Keep.ResultMS) * time.Millisecond, LedgerRows: cfg.Keep.LedgerRows,
+		Keep: time.Duration(cfg.Keep.ResultMS) * time.Millisecond, LedgerRows: cfg.Keep.LedgerRows, Rollups: ms(cfg.Keep.RollupMS),
 	})
 	b.tickets = ticket.New(b.rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Duration(cfg.LongestDeadlineMS())*time.Millisecond)
 	b.metrics = metrics.New()

@@ -77,7 +77,6 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 	}
 	var callers []*backend.Client
 	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS)}
-	tariffs := map[string]workers.Tariff{}
 	for i := range pool.Backends {
 		b := &pool.Backends[i]
 		caller, err := w.caller(b)
@@ -85,10 +84,8 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 			return err
 		}
 		callers = append(callers, caller)
-		price := backend.Price{InputMicroPerMTok: b.Price.InputMicroPerMTok, OutputMicroPerMTok: b.Price.OutputMicroPerMTok}
-		tariffs[b.Name] = workers.Tariff{Currency: b.Price.Currency, Version: b.Price.Version, Priced: !price.Free()}
 		rc.Backends = append(rc.Backends, attempt.Backend{
-			Caller: caller, P95: ms(b.FirstByteP95MS), Price: price, MaxInFlight: b.Limit,
+			Caller: caller, P95: ms(b.FirstByteP95MS), Tariff: func() attempt.Tariff { return tariff(b, w.now()) }, MaxInFlight: b.Limit,
 		})
 	}
 	p, err := workers.Start(workers.Options{
@@ -101,7 +98,6 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
 		LongestSlack:    func() int64 { return w.longestSlack(path) },
 		Prompt:          w.prompt,
-		Tariffs:         tariffs,
 		Rescue:          w.admitter.Rescue,
 		FallbackEnabled: w.fallbackEnabled,
 		Observer:        w.metrics,
@@ -126,9 +122,14 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 
 // backends is how all pools' backends look from this worker.
 func (w *Worker) backends() []broker.BackendState {
+	w.mu.Lock()
+	pools := w.pools
+	w.mu.Unlock()
 	var out []broker.BackendState
-	for _, p := range w.pools {
-		out = append(out, p.Backends()...)
+	for _, p := range pools {
+		if p != nil {
+			out = append(out, p.Backends()...)
+		}
 	}
 	return out
 }
@@ -181,6 +182,26 @@ func (w *Worker) fallbackEnabled(ctx context.Context, c *broker.Claim) bool {
 		_ = w.refreshFlags(ctx) // with the store away, what was known last
 	}
 	return w.values(c.Class).Fallback
+}
+
+// now is the store's clock; the host's before the store was heard of.
+func (w *Worker) now() time.Time {
+	if ms := w.store.NowMS(); ms > 0 {
+		return time.UnixMilli(ms)
+	}
+	return time.Now()
+}
+
+// tariff is what a backend charges at an instant.
+func tariff(b *config.Backend, at time.Time) attempt.Tariff {
+	p := b.PriceAt(at)
+	return attempt.Tariff{
+		Price: backend.Price{
+			InputMicroPerMTok: p.InputMicroPerMTok, CachedMicroPerMTok: p.CachedMicroPerMTok,
+			OutputMicroPerMTok: p.OutputMicroPerMTok, CallMicro: p.CallMicro,
+		},
+		Currency: p.Currency, Version: p.Version,
+	}
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
