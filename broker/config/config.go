@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
+	"text/template"
 	"reflect"
 	"strings"
 	"time"
@@ -305,14 +307,30 @@ type Class struct {
 	Success Success `yaml:"success"`
 	// MaxOutputTokens is the output limit. Defaults to 400.
 	MaxOutputTokens int `yaml:"max_output_tokens"`
-	// Prompt is the system prompt. Defaults to [DefaultPrompt].
+	// WordLimit is the longest summary asked for. Defaults to 200.
+	WordLimit int `yaml:"word_limit"`
+	// Prompt is the system prompt, a text/template in which {{.WordLimit}} and
+	// {{.MaxOutputTokens}} stand for the class's limits. Defaults to
+	// [DefaultPrompt].
 	Prompt string `yaml:"prompt"`
 	// Rescue lets a job that free can no longer make be offered to paid.
 	Rescue bool `yaml:"rescue"`
 }
 
 // DefaultPrompt is the system prompt of a class that has none.
-const DefaultPrompt = "Summarise the text in at most 200 words. Answer with the summary alone."
+const DefaultPrompt = "Summarise the text in at most {{.WordLimit}} words. Answer with the summary alone."
+
+// SystemPrompt is the class's prompt with its limits filled in. The template
+// was checked when the configuration was read.
+func (c *Class) SystemPrompt() (string, error) {
+	t, err := template.New("prompt").Option("missingkey=error").Parse(c.Prompt)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = t.Execute(&b, struct{ WordLimit, MaxOutputTokens int }{c.WordLimit, c.MaxOutputTokens})
+	return b.String(), err
+}
 
 // Default is the configuration with nothing set: the lab of the articles, with
 // no backends.

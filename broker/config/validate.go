@@ -170,6 +170,7 @@ func (c *Config) completeClasses() error {
 		orDefault(&cl.Prefer, PaidFirst)
 		orDefault(&cl.Success, SuccessWhole)
 		orDefault(&cl.Prompt, DefaultPrompt)
+		orDefault(&cl.WordLimit, 200)
 		if cl.ReserveMS == nil {
 			cl.ReserveMS = new(int64(2000))
 		}
@@ -183,9 +184,13 @@ func (c *Config) completeClasses() error {
 			within(at+".max_deadline_ms", cl.MaxDeadlineMS, 1, MaxDeadlineMS),
 			within(at+".deadline_ms", cl.DeadlineMS, 1, cl.MaxDeadlineMS),
 			within(at+".reserve_ms", *cl.ReserveMS, 0, MaxDeadlineMS),
+			within(at+".word_limit", int64(cl.WordLimit), 1, 100_000),
 			within(at+".max_output_tokens", int64(cl.MaxOutputTokens), 1, 1_000_000),
 		); err != nil {
 			return err
+		}
+		if _, err := cl.SystemPrompt(); err != nil {
+			return broker.Fieldf(at+".prompt", "%v", err)
 		}
 		c.Classes[n] = cl
 	}

@@ -154,7 +154,11 @@ func (w *Worker) prompt(class string) workers.Prompt {
 	if !ok {
 		c = w.config().Classes[w.config().DefaultClass]
 	}
-	return workers.Prompt{System: c.Prompt}
+	system, err := c.SystemPrompt()
+	if err != nil { // checked when the configuration was read
+		w.log.Error("prompt cannot be made", "class", class, "error", err)
+	}
+	return workers.Prompt{System: system}
 }
 
 func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
