@@ -62,16 +62,21 @@ func (p *Pool) closedByMeasurement() bool {
 func (p *Pool) probe(ctx context.Context, name string) {
 	id := "probe-" + uuid.NewString()
 	c := &broker.Claim{Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: 1}, Path: p.Path}
+	var openedAt int64
 	var settled []redisstore.Settlement
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := p.runner.Probe(ctx, name, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			return p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens("probe"), 1)
+			err := p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens("probe"), 1)
+			openedAt = row.OpenedAtMS
+			return err
 		},
 		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
-			settled = append(settled, p.settlement(c, &call, &s))
+			row := p.settlement(c, &call, &s)
+			row.OpenedAtMS = openedAt
+			settled = append(settled, row)
 			p.measure(poolSamples(p.Path, s.HasText, s.FirstByte, s.Hold, s.Reason == "")...)
 			p.measure(callSamples(&call, &s)...)
 		},

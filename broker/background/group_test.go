@@ -30,7 +30,7 @@ func TestGroup(t *testing.T) {
 		{"ends when told to, wrapped", func(ctx context.Context) error { return fmt.Errorf("x: %w", untilDone(ctx)) }, "", ""},
 		{"fails", func(context.Context) error { return errBroken }, "loop: broken", "loop: broken"},
 		{"panics", func(context.Context) error { panic("boom") }, "loop: panic: boom", "loop: panic: boom"},
-		{"panics with nil map", func(context.Context) error { var m map[int]int; m[0]++; return nil }, "loop: panic: assignment", "loop: panic: assignment"},
+		{"panics in the runtime", func(context.Context) error { var p *bytes.Buffer; p.Reset(); return nil }, "loop: panic: runtime error", "loop: panic: runtime error"},
 		{"says cancelled though nobody did", func(context.Context) error { return context.Canceled }, "loop: context canceled", "loop: context canceled"},
 		{"fails while it stops", func(ctx context.Context) error { <-ctx.Done(); return errBroken }, "", "loop: broken"},
 		{"panics while it stops", func(ctx context.Context) error { <-ctx.Done(); panic("late") }, "", "loop: panic: late"},

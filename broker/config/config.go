@@ -10,10 +10,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"strings"
-	"text/template"
 	"reflect"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/caarlos0/env/v11"

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -146,8 +147,8 @@ func (s *scores) upTo(slack int64) (n int) {
 // model is what the test itself knows of a pool.
 type model struct {
 	scores
-	running, ladderRunning int
-	oldest                 map[string]int64 // accepted, per class and "" for all
+	running int
+	oldest  map[string]int64 // accepted, per class and "" for all
 }
 
 func (m *model) age(class string) int64 {
@@ -335,7 +336,7 @@ func admissionIsWhole(t *testing.T, h *harness) {
 	for _, key := range []string{"job", "text"} {
 		between(t, key+"'s TTL", h.ttl(key, "j").Milliseconds(), 3600_000, 3690_000)
 	}
-	if _, err := h.Get(bg, "nobody"); err != broker.ErrNotFound {
+	if _, err := h.Get(bg, "nobody"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("an unknown job gives %v", err)
 	}
 }
@@ -378,7 +379,7 @@ func staleDoesNothing(t *testing.T, h *harness) {
 	if !got.Stale || got.Jobs != nil {
 		t.Fatalf("%+v, want stale", got)
 	}
-	if _, err := h.Get(bg, "j"); err != broker.ErrNotFound {
+	if _, err := h.Get(bg, "j"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("the job is on record: %v", err)
 	}
 	if n := len(h.misses()); n != 0 || h.state().Pools[slackgate.Paid].Waiting != 0 || len(h.totals()) != 0 {
@@ -412,7 +413,7 @@ func noSlackIsMiss(t *testing.T, h *harness) {
 		r.Class != "summary" || r.Producer != "p" || r.SlackMS != -500 || r.DeadlineMS != got.NowMS+1500 || r.FirstByteMS != -1 {
 		t.Errorf("row %+v", r)
 	}
-	if _, err := h.Get(bg, "j"); err != broker.ErrNotFound {
+	if _, err := h.Get(bg, "j"); !errors.Is(err, broker.ErrNotFound) {
 		t.Error("a refused job is on record")
 	}
 	if h.totals()["miss:reject"] != 1 {
@@ -555,7 +556,7 @@ func heldOffer(t *testing.T, h *harness) {
 	if p := again(c); p != slackgate.Reject {
 		t.Error("a void claim offered its job again")
 	}
-	if _, err := h.Finish(bg, c, usable("x")); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, c, usable("x")); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("a void claim finished its job: %v", err)
 	}
 	st := h.state()

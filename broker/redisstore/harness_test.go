@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"leeway/broker"
@@ -343,10 +341,3 @@ func ids(n int, prefix string) []string {
 	}
 	return out
 }
-
-// pipeDial dials an embedded Redis through memory.
-func pipeDial(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
-	return func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
-}
-
-var _ = redis.Nil

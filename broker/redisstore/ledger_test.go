@@ -187,7 +187,7 @@ func anything(t *testing.T, h *harness) {
 			row := h.attempt(x.c, n, 0, 0).SpendRow
 			if err := h.OpenSpend(bg, x.c, &row, true, 200, 100); err == nil {
 				x.open = append(x.open, n)
-			} else if err != broker.ErrFenced {
+			} else if !errors.Is(err, broker.ErrFenced) {
 				t.Fatal(err)
 			}
 		case k == 8 && len(claims) > 0:
@@ -201,14 +201,14 @@ func anything(t *testing.T, h *harness) {
 			if r.IntN(2) == 0 {
 				f = &broker.Finish{Outcome: broker.OutcomeTruncated, Cause: broker.CauseTruncated, FirstByteMS: -1}
 			}
-			if _, err := h.Finish(bg, x.c, f, rows...); err != nil && err != broker.ErrFenced {
+			if _, err := h.Finish(bg, x.c, f, rows...); err != nil && !errors.Is(err, broker.ErrFenced) {
 				t.Fatal(err)
 			}
 			if r.IntN(3) > 0 { // sometimes its holder tries again later
 				claims = append(claims[:i], claims[i+1:]...)
 			}
 		case k == 9 && len(claims) > 0:
-			if err := h.Handback(bg, claims[r.IntN(len(claims))].c); err != nil && err != broker.ErrFenced {
+			if err := h.Handback(bg, claims[r.IntN(len(claims))].c); err != nil && !errors.Is(err, broker.ErrFenced) {
 				t.Fatal(err)
 			}
 		case k == 10 && serial > 0:

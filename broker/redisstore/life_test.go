@@ -95,7 +95,7 @@ func wrongFence(t *testing.T, h *harness) {
 	h.openAttempt(c, 1)
 	c2 := *c
 	c2.Fence++
-	if _, err := h.Finish(bg, &c2, usable("stolen"), h.attempt(c, 1, 100, 20)); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, &c2, usable("stolen"), h.attempt(c, 1, 100, 20)); !errors.Is(err, broker.ErrFenced) {
 		t.Fatalf("a wrong fence gives %v", err)
 	}
 	if len(h.spent()) != 1 || len(h.openRows()) != 0 {
@@ -109,11 +109,11 @@ func wrongFence(t *testing.T, h *harness) {
 		"spend row":  h.OpenSpend(bg, &c2, &broker.SpendRow{JobID: "j", Attempt: 2, Path: slackgate.Paid, Currency: "USD"}, true, 1, 1),
 		"unknown id": h.Handback(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}),
 	} {
-		if err != broker.ErrFenced {
+		if !errors.Is(err, broker.ErrFenced) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := h.Finish(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}, usable("x")); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}, usable("x")); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("finish of an unknown job: %v", err)
 	}
 	if len(h.openRows()) != 0 {
@@ -231,7 +231,7 @@ func cancelledHandback(t *testing.T, h *harness) {
 	if v := h.view("j"); v.Outcome != broker.OutcomeCancelled {
 		t.Errorf("a cancelled job was put back: %+v", v)
 	}
-	if _, err := h.Finish(bg, c, usable("x")); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, c, usable("x")); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("its old claim still ends it: %v", err)
 	}
 	if rows := h.spent(); len(rows) != 1 || rows[0].Known != broker.KnownUnknown {
@@ -302,9 +302,9 @@ func announced(t *testing.T, h *harness) {
 	hear(ended, "k")
 	h.must(closeEnded())
 	h.must(closeCancels())
-	for range ended { //nolint:revive // until it is closed
+	for range ended {
 	}
-	for range cancels { //nolint:revive // until it is closed
+	for range cancels {
 	}
 }
 

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func lostLease(t *testing.T, h *harness) {
 				t.Fatalf("loss %d: swept %+v, view %+v", n, s, v)
 			}
 			// Its holder finds itself fenced off.
-			if _, err := h.Finish(bg, c, usable("late")); err != broker.ErrFenced {
+			if _, err := h.Finish(bg, c, usable("late")); !errors.Is(err, broker.ErrFenced) {
 				t.Errorf("loss %d: the lost holder finished: %v", n, err)
 			}
 			continue
@@ -140,7 +141,7 @@ func backFromTheDead(t *testing.T, h *harness) {
 	h.openAttempt(c, 1)
 	h.advance(61 * time.Second) // past the lease and the deadline
 	h.sweep()
-	if _, err := h.Finish(bg, c, usable("late"), h.attempt(c, 1, 100, 20)); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, c, usable("late"), h.attempt(c, 1, 100, 20)); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("finish after the job was failed: %v", err)
 	}
 	if v := h.view("j"); v.Outcome != broker.OutcomeFailed || v.Answer != "" {
@@ -209,7 +210,7 @@ func runningRecordGone(t *testing.T, h *harness) {
 	c := h.started("lost")
 	h.openAttempt(c, 1)
 	h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
-	if _, err := h.Finish(bg, c, usable("x")); err != broker.ErrFenced {
+	if _, err := h.Finish(bg, c, usable("x")); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("finish without a record: %v", err)
 	}
 	h.advance(61 * time.Second)

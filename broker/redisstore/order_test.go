@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -127,7 +128,7 @@ func handbackKeepsPlace(t *testing.T, h *harness) {
 	c := h.claim(slackgate.Paid)
 	was := h.view("a")
 	h.must(h.Handback(bg, c))
-	if err := h.Handback(bg, c); err != broker.ErrFenced {
+	if err := h.Handback(bg, c); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("handed back twice: %v", err)
 	}
 	is := h.view("a")

@@ -196,7 +196,7 @@ func (h *harness) unharmed(t *testing.T, c *broker.Claim) {
 	t.Helper()
 	for h.SyncClock(bg) != nil { // until connections work again
 	}
-	if _, err := h.Get(bg, "new"); err != broker.ErrNotFound {
+	if _, err := h.Get(bg, "new"); !errors.Is(err, broker.ErrNotFound) {
 		t.Errorf("a submission that was told 503 is on record: %v", err)
 	}
 	if v, err := h.Get(bg, "waiting"); err != nil || v.State != broker.StateWaiting {

@@ -8,6 +8,7 @@ import (
 	"leeway/broker/flag"
 	"leeway/broker/httpapi"
 	"leeway/broker/measure"
+	"leeway/runbooks"
 	"leeway/slackgate"
 )
 
@@ -52,6 +53,7 @@ func (a *API) start(o *Options) error {
 func metricsMux(b *base) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", b.metrics.Handler())
+	mux.Handle("GET /runbooks/", runbooks.Handler())
 	return mux
 }
 

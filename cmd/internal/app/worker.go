@@ -123,13 +123,10 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 // backends is how all pools' backends look from this worker.
 func (w *Worker) backends() []broker.BackendState {
 	w.mu.Lock()
-	pools := w.pools
-	w.mu.Unlock()
+	defer w.mu.Unlock()
 	var out []broker.BackendState
-	for _, p := range pools {
-		if p != nil {
-			out = append(out, p.Backends()...)
-		}
+	for _, p := range w.pools {
+		out = append(out, p.Backends()...)
 	}
 	return out
 }
