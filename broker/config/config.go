@@ -441,6 +441,7 @@ func wholeKeys(t reflect.Type, names map[string]bool) map[string]bool {
 			}
 			wholeKeys(ft, names)
 		}
+	default: // holds no keys
 	}
 	return names
 }

@@ -59,8 +59,9 @@ type Stage struct {
 	Paid, Free *Lab
 	// API and Worker are its processes.
 	API, Worker *Process
-	// Config is the configuration file of both.
-	Config string
+	// Config and EnvFile are the configuration file and the environment file of
+	// both; the latter is empty.
+	Config, EnvFile string
 	// APIAddr, APIMetrics, WorkerMetrics and Prometheus are addresses, host:port.
 	APIAddr, APIMetrics, WorkerMetrics, Prometheus string
 	// Client submits jobs.
@@ -125,8 +126,12 @@ func Start(tb testing.TB, root string, s Settings) *Stage {
 	if err := os.WriteFile(st.Config, doc.Bytes(), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	st.Worker = st.Run("worker", nil, "--config", st.Config)
-	st.API = st.Run("api", nil, "--config", st.Config)
+	st.EnvFile = filepath.Join(filepath.Dir(st.Config), "leeway.env")
+	if err := os.WriteFile(st.EnvFile, nil, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	st.Worker = st.Run("worker", nil, "--config", st.Config, "--env-file", st.EnvFile)
+	st.API = st.Run("api", nil, "--config", st.Config, "--env-file", st.EnvFile)
 	Eventually(tb, 20*time.Second, "API ready", func() error {
 		status, body, err := Get(st.Client.Base + "/readyz")
 		if err == nil && status != http.StatusOK {
