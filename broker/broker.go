@@ -36,9 +36,19 @@ type Job struct {
 	Rescue          bool              `json:"rescue,omitempty"`
 	MaxOutputTokens int               `json:"max_output_tokens"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
+	// Key makes a repeated submission the same job.
+	Key IdempotencyKey `json:"-"`
 	// ReceivedAt is when the submission reached this process. Only durations
 	// are taken from it.
 	ReceivedAt time.Time `json:"-"`
+}
+
+// IdempotencyKey names a submission, so that repeating it gives the same job
+// and verdict. The zero value names nothing.
+type IdempotencyKey struct {
+	Value string
+	// BodyHash tells the same submission from another one under the same key.
+	BodyHash string
 }
 
 // Gate is what the slack gate needs to know of a job whose deadline is the
@@ -60,6 +70,9 @@ type Verdict struct {
 	NowMS, DeadlineMS int64
 	// ReserveMS is the reserve fixed at admission.
 	ReserveMS int64
+	// Repeated is set when the submission's idempotency key named a job that
+	// is on record already: the verdict is that job's.
+	Repeated bool
 }
 
 // LastQueueAgeMS is the queue age of the pool that took the job or, for a

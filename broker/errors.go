@@ -11,6 +11,9 @@ var (
 	ErrUnavailable = errors.New("gate unavailable")
 	// ErrNotFound means that no such job is on record (any longer).
 	ErrNotFound = errors.New("job not found")
+	// ErrKeyConflict means that an idempotency key is bound to a submission
+	// with another body.
+	ErrKeyConflict = errors.New("the idempotency key is bound to another submission")
 	// ErrFenced means that the job is no longer this worker's: its lease went
 	// to another, or it has ended.
 	ErrFenced = errors.New("job is no longer held by this worker")

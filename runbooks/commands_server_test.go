@@ -40,6 +40,14 @@ list-unit-files)
 esac
 `
 
+// curl is curl, but that an answer of 4xx or 5xx fails the command.
+const curl = `#!/bin/bash
+for arg in "$@"; do
+	case $arg in -sf) exec /usr/bin/curl "$@" ;; esac
+done
+exec /usr/bin/curl --fail-with-body "$@"
+`
+
 // TestCommands runs every command of every page, in the pages' own order,
 // against a running system under load. A page must leave no flag set and no
 // pool drained.
@@ -54,6 +62,7 @@ func TestCommands(t *testing.T) {
 	bin, pids := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
 		filepath.Join(bin, "systemctl"):      systemctl,
+		filepath.Join(bin, "curl"):           curl,
 		filepath.Join(pids, "leeway-api"):    fmt.Sprint(st.API.Cmd.Process.Pid),
 		filepath.Join(pids, "leeway-worker"): fmt.Sprint(st.Worker.Cmd.Process.Pid),
 	} {
@@ -93,6 +102,9 @@ func TestCommands(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v\n%s\nprinted:\n%s", name, err, m[1], out)
 			}
+			if strings.Contains(string(out), `"result":[]`) {
+				t.Errorf("%s: no data for\n%s", name, m[1])
+			}
 			if took := time.Since(begun); took > 20*time.Second {
 				t.Errorf("%s: took %v:\n%s", name, took, m[1])
 			}
@@ -110,6 +122,17 @@ func TestCommands(t *testing.T) {
 			}
 			return nil
 		})
+	}
+	for name, p := range map[string]*stagetest.Process{"api": st.API, "worker": st.Worker} {
+		log := p.Output()
+		if !strings.Contains(log, `"configuration reloaded"`) {
+			t.Errorf("%s was reloaded by no page", name)
+		}
+		for line := range strings.Lines(log) {
+			if strings.Contains(line, `"level":"ERROR"`) {
+				t.Errorf("%s logged %s", name, line)
+			}
+		}
 	}
 	t.Logf("%d blocks of commands ran", n)
 	if n < 40 {

@@ -55,6 +55,7 @@ type ClassSettings struct {
 type Store interface {
 	Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
+	Get(ctx context.Context, id string) (*broker.View, error)
 	NowMS() int64
 }
 
@@ -86,6 +87,7 @@ type Admitter struct {
 type pending struct {
 	job     *broker.Job
 	held    *broker.Claim // set when a claimed job is offered again
+	same    string        // the job that the idempotency key named already
 	move    bool          // set when a waiting job leaves a draining pool
 	class   ClassSettings // what it was decided by
 	offer   redisstore.Offer
@@ -135,7 +137,12 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 	case <-p.done:
 	case <-a.stopped: // whatever Run decided, it had decided before
 	}
-	if p.err != nil {
+	switch {
+	case errors.Is(p.err, broker.ErrKeyConflict):
+		return broker.Verdict{}, p.err // bad input: nothing was decided
+	case p.err == nil && p.same != "":
+		return a.repeated(ctx, p.same)
+	case p.err != nil:
 		p.verdict = a.refuse(job)
 	}
 	v := &p.verdict
@@ -151,6 +158,23 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 		a.Log.Warn("ticket not written", "job_id", job.ID, "path", v.Path.String(), "error", err)
 	}
 	return *v, nil
+}
+
+// repeated is the verdict that a job got when it was submitted first.
+func (a *Admitter) repeated(ctx context.Context, id string) (broker.Verdict, error) {
+	view, err := a.Store.Get(ctx, id)
+	if err != nil {
+		return broker.Verdict{}, err
+	}
+	v := broker.Verdict{
+		JobID: id, NowMS: view.AcceptedMS, DeadlineMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
+		Result: slackgate.Result{
+			Path: view.Path, Reason: slackgate.Reason(view.Path.String()),
+			SlackMS: view.Admission.SlackMS, PredictedWaitMS: view.Admission.PredictedWaitMS,
+		},
+	}
+	v.NeedMS[view.Path], v.QueueAgeMS[view.Path] = view.Admission.NeedMS, view.Admission.QueueAgeMS
+	return v, nil
 }
 
 // refuse is the verdict when the gate cannot know.
@@ -212,12 +236,22 @@ func (a *Admitter) flush(batch []*pending) {
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
 	got, err := a.offer(context.Background(), batch)
+	if err != nil {
+		a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
+	}
 	for i, p := range batch {
 		if err != nil {
 			p.err = err
 			continue
 		}
-		p.verdict, p.err = a.verdict(p, &got, i), nil
+		switch adm := &got.Jobs[i]; adm.Bound {
+		case redisstore.KeySame:
+			p.same, p.err = adm.BoundTo, nil
+		case redisstore.KeyConflict:
+			p.err = broker.ErrKeyConflict
+		default:
+			p.verdict, p.err = a.verdict(p, &got, i), nil
+		}
 	}
 }
 

@@ -38,8 +38,7 @@ const (
 	connectTimeout = 5 * time.Second
 	batchTimeout   = 30 * time.Second
 	pauseMax       = 30 * time.Second
-	// caughtUp is how often the rows booked are counted anew while there is
-	// nothing to do.
+	// expectEvery is how often the store is told that there is an archive.
 	expectEvery = time.Hour
 )
 
@@ -139,7 +138,7 @@ func (a *Archiver) session(ctx context.Context) error {
 			}
 			expected = time.Now()
 		}
-		mine, err := w.lock(ctx)
+		mine, err := a.lock(ctx, w)
 		if err != nil {
 			return err
 		}
@@ -161,6 +160,12 @@ func (a *Archiver) session(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func (a *Archiver) lock(ctx context.Context, w *writer) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	return w.lock(ctx)
 }
 
 // round archives one batch of a ledger, drops what need not stay in Redis, and

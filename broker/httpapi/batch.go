@@ -26,23 +26,29 @@ const lineOverhead = 64 << 10
 
 // batchLine is the verdict on one line of a batch.
 type batchLine struct {
-	Line   int `json:"line"`
-	Status int `json:"status"`
+	Line     int    `json:"line"`
+	CustomID string `json:"custom_id,omitempty"`
+	Status   int    `json:"status"`
 	*Verdict
 	Error *Problem `json:"error,omitempty"`
 }
 
 // inFlight is a line on its way: offered to the gate, or wrong.
 type inFlight struct {
-	line    int
-	offered *admission.Offered
-	err     error
+	line     int
+	customID string
+	offered  *admission.Offered
+	err      error
 }
 
 // batch takes NDJSON and answers one verdict a line, in order. A bad line gets
 // its error and the others stand. Blank lines are counted and skipped.
 func (s *Server) batch(c echo.Context) error {
 	if err := wantMedia(c.Request(), "application/x-ndjson", "application/jsonl"); err != nil {
+		return err
+	}
+	key, err := idempotencyKey(c.Request().Header)
+	if err != nil {
 		return err
 	}
 	w := c.Response()
@@ -57,19 +63,23 @@ func (s *Server) batch(c echo.Context) error {
 	lines := make(chan inFlight, batchWindow)
 	go s.background.Guard("batch reader", func() {
 		defer close(lines)
-		s.readBatch(c.Request(), callerOf(c), lines)
+		s.readBatch(c.Request(), callerOf(c), key, lines)
 	})
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	var gone error
 	for l := range lines {
-		out := batchLine{Line: l.line, Status: http.StatusAccepted}
+		out := batchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
 		if l.offered != nil {
-			v, _ := l.offered.Wait(ctx)
-			if v.Admitted() {
+			v, err := l.offered.Wait(ctx)
+			switch {
+			case !v.Admitted():
+				l.err = notAdmitted(&v, err)
+			case v.Repeated:
+				out.Status = http.StatusOK
+				fallthrough
+			default:
 				out.Verdict = verdict(&v)
-			} else {
-				l.err = refusal(&v)
 			}
 		}
 		if l.err != nil {
@@ -88,7 +98,7 @@ func (s *Server) batch(c echo.Context) error {
 
 // readBatch offers a batch's lines in order. It ends with the body, with the
 // first line past the limit, or when the producer has gone.
-func (s *Server) readBatch(req *http.Request, who caller, lines chan<- inFlight) {
+func (s *Server) readBatch(req *http.Request, who caller, key string, lines chan<- inFlight) {
 	limit := 2*int(s.Config().Limits.TextBytes) + lineOverhead
 	r := bufio.NewReaderSize(req.Body, 64<<10)
 	for n := 1; req.Context().Err() == nil; n++ {
@@ -105,7 +115,7 @@ func (s *Server) readBatch(req *http.Request, who caller, lines chan<- inFlight)
 			return // the connection is gone: a torn line is no submission
 		}
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			lines <- s.offerLine(req, who, n, raw)
+			lines <- s.offerLine(req, who, key, n, raw)
 		}
 		if err != nil {
 			return
@@ -113,13 +123,18 @@ func (s *Server) readBatch(req *http.Request, who caller, lines chan<- inFlight)
 	}
 }
 
-func (s *Server) offerLine(req *http.Request, who caller, n int, raw []byte) inFlight {
-	job, err := s.parse(req.Context(), who, raw, time.Now())
+// offerLine offers one line. Under the batch's idempotency key each line is
+// named by its custom_id; a line without one is not named.
+func (s *Server) offerLine(req *http.Request, who caller, key string, n int, raw []byte) inFlight {
+	sub, job, err := s.parseBoth(req.Context(), who, raw, time.Now())
 	if err != nil {
 		return inFlight{line: n, err: err}
 	}
+	if key != "" && sub.CustomID != "" {
+		job.Key = keyed(key+"\x00"+sub.CustomID, raw)
+	}
 	o := s.Admitter.Offer(req.Context(), job)
-	return inFlight{line: n, offered: &o}
+	return inFlight{line: n, customID: sub.CustomID, offered: &o}
 }
 
 var errLineTooLong = errors.New("line too long")

@@ -22,6 +22,7 @@ const (
 	ReasonNotFound     = "not_found"
 	ReasonMethod       = "method_not_allowed"
 	ReasonOrder        = "out_of_order"
+	ReasonKeyConflict  = "idempotency_conflict"
 	ReasonUnauthorized = "unauthorized"
 	ReasonForbidden    = "forbidden"
 	ReasonInternal     = "internal"
@@ -138,6 +139,10 @@ func asProblem(err error) *Problem {
 		return p
 	case errors.As(err, &large):
 		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
+	case errors.Is(err, broker.ErrKeyConflict):
+		p = problem(http.StatusConflict, ReasonKeyConflict, "the idempotency key is bound to a submission with another body")
+		p.Field = HeaderIdempotencyKey
+		return p
 	case errors.Is(err, broker.ErrNotFound):
 		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")
 	case errors.Is(err, broker.ErrUnavailable):

@@ -151,14 +151,19 @@ func (s *Server) ready(c echo.Context) error {
 
 // parse reads a submission and turns it into a job.
 func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*broker.Job, error) {
+	_, job, err := s.parseBoth(ctx, who, body, receivedAt)
+	return job, err
+}
+
+func (s *Server) parseBoth(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*submission, *broker.Job, error) {
 	sub, err := decode(body)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	nowMS := s.Store.NowMS()
 	if !absent(sub.DeadlineAt) && nowMS == 0 {
 		if err := s.Store.SyncClock(ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		nowMS = s.Store.NowMS()
 	}
@@ -166,7 +171,8 @@ func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt 
 	if who.role == roleProducer {
 		sub.Producer = who.name // the key's owner, whatever the body says
 	}
-	return sub.job(cfg, nowMS, receivedAt)
+	job, err := sub.job(cfg, nowMS, receivedAt)
+	return sub, job, err
 }
 
 func (s *Server) submit(c echo.Context) error {
@@ -184,12 +190,30 @@ func (s *Server) submit(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	v, _ := s.Admitter.Submit(ctx, job) // an error shows as the reason
+	key, err := idempotencyKey(c.Request().Header)
+	if err != nil {
+		return err
+	}
+	job.Key = keyed(key, body)
+	v, err := s.Admitter.Submit(ctx, job)
 	if !v.Admitted() {
-		return refusal(&v)
+		return notAdmitted(&v, err)
 	}
 	c.Response().Header().Set("Location", "/v1/jobs/"+v.JobID)
-	return c.JSON(http.StatusAccepted, verdict(&v))
+	status := http.StatusAccepted
+	if v.Repeated {
+		status = http.StatusOK
+	}
+	return c.JSON(status, verdict(&v))
+}
+
+// notAdmitted is what to tell of a submission that was not admitted: the
+// gate's refusal, or why there is none.
+func notAdmitted(v *broker.Verdict, err error) error {
+	if v.Reason == "" {
+		return err
+	}
+	return refusal(v) // an error shows as its reason
 }
 
 // bodyError tells a body that is too large from a producer that has gone.

@@ -1,7 +1,10 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +36,9 @@ type submission struct {
 	MaxOutputTokens *int64            `json:"max_output_tokens"`
 	Producer        string            `json:"producer"`
 	Metadata        map[string]string `json:"metadata"`
+	// CustomID names a line of a batch; it comes back with the verdict, and
+	// under the batch's idempotency key it makes the line a job of its own.
+	CustomID string `json:"custom_id"`
 }
 
 // decode reads a submission strictly: unknown and duplicate fields, invalid
@@ -43,6 +49,40 @@ func decode(body []byte) (*submission, error) {
 		return nil, inputError(err)
 	}
 	return &s, nil
+}
+
+// HeaderIdempotencyKey names the header that makes a repeated submission the
+// same job.
+const HeaderIdempotencyKey = "Idempotency-Key"
+
+// MaxKeyBytes bounds an idempotency key.
+const MaxKeyBytes = 255
+
+// idempotencyKey reads the header; empty when it is not there.
+func idempotencyKey(h http.Header) (string, error) {
+	values := h.Values(HeaderIdempotencyKey)
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	if len(values) > 1 || key == "" || len(key) > MaxKeyBytes {
+		return "", broker.Fieldf(HeaderIdempotencyKey, "must be given once, with 1..%d characters", MaxKeyBytes)
+	}
+	for _, c := range []byte(key) {
+		if c <= ' ' || c > '~' {
+			return "", broker.Fieldf(HeaderIdempotencyKey, "must be printable ASCII without spaces")
+		}
+	}
+	return key, nil
+}
+
+// keyed names a submission by a key and its body.
+func keyed(key string, body []byte) broker.IdempotencyKey {
+	if key == "" {
+		return broker.IdempotencyKey{}
+	}
+	sum := sha256.Sum256(body)
+	return broker.IdempotencyKey{Value: key, BodyHash: hex.EncodeToString(sum[:16])}
 }
 
 // inputError says of an unreadable JSON body which field is wrong, or where it
@@ -142,6 +182,9 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 	}
 	if len(s.Producer) > MaxProducerBytes {
 		return nil, broker.Fieldf("producer", "is longer than %d bytes", MaxProducerBytes)
+	}
+	if len(s.CustomID) > MaxProducerBytes {
+		return nil, broker.Fieldf("custom_id", "is longer than %d bytes", MaxProducerBytes)
 	}
 	if err := checkMetadata(s.Metadata); err != nil {
 		return nil, err

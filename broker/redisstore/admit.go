@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"time"
 
@@ -44,8 +46,30 @@ type PoolPolicy struct {
 // Admission is what the script did with one offer and the state it saw when it
 // did.
 type Admission struct {
-	Path  slackgate.Path
-	Pools [slackgate.NumPaths]slackgate.PoolState
+	Path slackgate.Path
+	// Bound is set when the job's idempotency key was bound before: the job
+	// itself is not on record then, BoundTo is.
+	Bound   KeyState
+	BoundTo string
+	Pools   [slackgate.NumPaths]slackgate.PoolState
+}
+
+// KeyState says how an idempotency key that is bound already was met.
+type KeyState string
+
+// The states.
+const (
+	KeySame     KeyState = "same"     // with the same body
+	KeyConflict KeyState = "conflict" // with another body
+)
+
+// storedKey is where an idempotency key is kept: each producer has its own.
+func storedKey(j *broker.Job) string {
+	if j.Key.Value == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(j.Producer + "\x00" + j.Key.Value))
+	return hex.EncodeToString(sum[:16])
 }
 
 // Admitted is the reply to one call of Admit.
@@ -98,7 +122,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 			mode = "miss"
 		}
 		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, mode, fence,
-			spec, text, o.SlackMS)
+			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS)
 		for p := range o.Bounds {
 			args = appendBound(args, &o.Bounds[p])
 		}
@@ -125,11 +149,16 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 	out.Jobs = make([]Admission, len(offers))
 	for i := range out.Jobs {
 		a := &out.Jobs[i]
-		if name := r.string(); name != "" {
+		switch name := r.string(); name {
+		case "":
+		case "same", "conflict":
+			a.Bound = KeyState(name)
+		default:
 			if err := a.Path.UnmarshalText([]byte(name)); err != nil {
 				return Admitted{}, err
 			}
 		}
+		a.BoundTo = r.string()
 		for _, path := range slackgate.Paths {
 			a.Pools[path] = readPool(r, capacity[path], policy[path])
 		}

@@ -6,7 +6,8 @@
 --   limit, released (the counter when the ladder was built), number of rungs,
 --   (at, max, wait) per rung; at is -1 on the last
 -- then per job:
---   id, class, producer, deadline_ms, reserve_ms, mode, fence, spec, text, slack, where mode is 'new', 'miss'
+--   id, class, producer, deadline_ms, reserve_ms, mode, fence, idempotency key ('' for none), hash of the body,
+--   lifetime of the key, spec, text, slack, where mode is 'new', 'miss'
 --   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
 --   (a waiting job whose pool is being drained),
 --   then for two places:
@@ -14,7 +15,8 @@
 --   laddered, first rung that binds, what that rung allows this job
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
--- ('' for none) and per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it.
+-- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another), the id of the
+-- job that the key is bound to, and per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it.
 local a = 1
 local function arg() a = a + 1; return ARGV[a - 1] end
 local function num() return tonumber(arg()) end
@@ -76,8 +78,17 @@ end
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
   local id, class, producer, deadline_ms, reserve = arg(), arg(), arg(), num(), num()
-  local mode, fence, spec, text, slack = arg(), arg(), arg(), arg(), num()
-  local took = ''
+  local mode, fence = arg(), arg()
+  local idem, hash, idem_ttl = arg(), arg(), num()
+  local spec, text, slack = arg(), arg(), num()
+  local took, bound_to = '', ''
+  if idem ~= '' then
+    local bound = redis.call('GET', P .. ':idem:' .. idem)
+    if bound then
+      mode, bound_to = 'bound', string.sub(bound, #hash + 2)
+      if string.sub(bound, 1, #hash) == hash then took = 'same' else took = 'conflict' end
+    end
+  end
   local held
   if mode == 'again' then
     held = record(id)
@@ -127,6 +138,8 @@ while a <= #ARGV do
               slack, need, p.age, wait))
           redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
           redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
+          -- a refused submission does not bind its key
+          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
           enqueue(path, member, id, class, deadline - reserve, now)
           bump('admitted:' .. path, 1)
         end
@@ -145,6 +158,7 @@ while a <= #ARGV do
       'late_by_ms', '0' })
   end
   out[#out + 1] = took
+  out[#out + 1] = bound_to
   for _, name in ipairs({ 'paid', 'free' }) do
     for i = 1, 7 do out[#out + 1] = seen[name][i] end
   end

@@ -26,6 +26,7 @@
 --   P:rollup:<minute>:producers  set  the producers that have sums of their own there
 --   P:archive           hash    how far the archive is; lives while an archive is configured
 --   P:totals            hash    running sums
+--   P:idem:<key>        string  hash of a submission's body | its job
 --   P:seq               string  arrival counter
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:swept             string  when somebody last looked for lapsed leases
