@@ -11,7 +11,6 @@ import (
 // which promises only what it can keep: the page does not fire.
 func TestAcceptNightPredictive(t *testing.T) {
 	n := begin(t, "predictive")
-	n.Free.Pace(1500)
 	n.Paid.Fault("down")
 	worst, until := 0.0, time.Now().Add(45*time.Second)
 	n.wait(time.Minute, "45 s of it without the page", func() error {

@@ -30,6 +30,9 @@ func TestAcceptDeclaredWorkload(t *testing.T) {
 			if 100*r.late > r.admitted {
 				t.Errorf("%d late of %d admitted, want at most 1 %%", r.late, r.admitted)
 			}
+			if r.undecided > 0 {
+				t.Errorf("%d submissions got no decision", r.undecided)
+			}
 			d.audit(rules{})
 		})
 	}

@@ -29,6 +29,7 @@ func lost(r *broker.SpendRow) bool { return r.Known == broker.KnownUnknown && r.
 // TestWorkerKilled: each job of a worker that dies is decided seconds later,
 // and what its attempt cost stays on the books as unknown.
 func TestWorkerKilled(t *testing.T) {
+	t.Parallel()
 	d := run(t, slow())
 	victim := d.workers[0]
 	for range 5 {
@@ -86,6 +87,7 @@ func TestWorkerKilled(t *testing.T) {
 // TestWorkerKilledAlone: with no other worker, what cannot be made any more
 // ends as a miss, and the gate says that the pool is down.
 func TestWorkerKilledAlone(t *testing.T) {
+	t.Parallel()
 	s := slow()
 	s.DeadlineMS = 5000
 	d := run(t, s)
@@ -170,6 +172,7 @@ func TestAPIKilled(t *testing.T) {
 // TestWorkerStops: a worker that is told to stop lets its jobs end; told
 // twice, it hands them back, and another one finishes them.
 func TestWorkerStops(t *testing.T) {
+	t.Parallel()
 	d := run(t, slow())
 	paid := d.labs["lab-paid"]
 	first := d.workers[0]

@@ -45,6 +45,7 @@ func anywhere(redis *redistest.Server) []string {
 
 // TestExampleLab runs examples/leeway.yaml with lab backends as its head says.
 func TestExampleLab(t *testing.T) {
+	t.Parallel()
 	paid := startLab(t, "lab-paid", 1200, 0, 2)
 	free := startLab(t, "lab-free", 4000, 0, 1)
 	redis := redistest.Start(t, inMemory...)

@@ -50,6 +50,7 @@ func TestExactBound(t *testing.T) {
 
 // TestProducerGone: a producer that goes while it waits changes nothing.
 func TestProducerGone(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.PaidMS, s.PaidP95, s.DeadlineMS = 500, 1000, 10_000
 	d := run(t, s)
@@ -69,6 +70,7 @@ func TestProducerGone(t *testing.T) {
 // TestPoison: a job that takes its worker down is offered twice more and then
 // set aside; each time stands in the spend ledger, and the pool goes on.
 func TestPoison(t *testing.T) {
+	t.Parallel()
 	s := slow()
 	s.PaidSlots, s.DeadlineMS = 1, 60_000
 	d := deploy(t, s)

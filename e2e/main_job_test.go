@@ -196,6 +196,7 @@ func TestNewUserWithCurl(t *testing.T) {
 // TestCancel: a job taken back while it waits or runs ends cancelled, once,
 // with its line and without a miss.
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.PaidSlots, s.PaidMS, s.PaidP95, s.DeadlineMS = 1, 1500, 2000, 20_000
 	d := run(t, s)

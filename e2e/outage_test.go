@@ -108,6 +108,7 @@ func TestRedisRestarts(t *testing.T) {
 // as jobs complete. No job runs twice without a row for each time, and what was
 // answered 503 was not admitted behind the producer's back.
 func TestRedisPauses(t *testing.T) {
+	t.Parallel()
 	s := slow()
 	s.PaidMS, s.RedisMS = 500, defaultMS
 	d := run(t, s)

@@ -88,8 +88,12 @@ func TestCommands(t *testing.T) {
 	}
 
 	// Counters of what the pages look at must exist before they look.
-	stagetest.Eventually(t, time.Minute, "jobs have run", func() error {
-		_, err := run(`curl -s localhost:9091/metrics | grep -E '^job_queue_wait_ms_count.path="paid". [1-9]'`)
+	stagetest.Eventually(t, time.Minute, "jobs have run and were scraped", func() error {
+		_, err := run(`
+			curl -s localhost:9091/metrics | grep -E '^job_queue_wait_ms_count.path="paid". [1-9]'
+			for metric in job_decision_total job_queue_wait_ms_count; do
+				curl -sG localhost:9099/api/v1/query --data-urlencode "query=rate($metric[1h])" | grep '"value"'
+			done`)
 		return err
 	})
 	all := pages(t)

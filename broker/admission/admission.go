@@ -291,7 +291,9 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 	ladders := false
 	for _, p := range batch {
 		p.class = s.Class(p.job.Class)
-		p.job.ReserveMS = max(p.job.ReserveMS, p.class.ReserveMS)
+		if p.held == nil && !p.move { // of a job on record the reserve is fixed
+			p.job.ReserveMS = max(p.job.ReserveMS, p.class.ReserveMS)
+		}
 		ladders = ladders || p.class.Policy.Rule == slackgate.Predictive
 	}
 	if ladders {

@@ -116,7 +116,7 @@ func (w *world) lag() int64 {
 	st, err := w.Archive(bg, books)
 	w.must(err)
 	if st == nil {
-		w.t.Fatal("the store knows of no archive")
+		return 1 << 40 // the archiver has not begun
 	}
 	return st.LagRows[ledger.Spend] + st.LagRows[ledger.Misses]
 }

@@ -51,6 +51,7 @@ func (s *Server) batch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	defer atLeisure(c)
 	w := c.Response()
 	// Reading goes on while verdicts are written.
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -63,7 +64,7 @@ func (s *Server) batch(c echo.Context) error {
 	lines := make(chan inFlight, batchWindow)
 	go s.background.Guard("batch reader", func() {
 		defer close(lines)
-		s.readBatch(c.Request(), callerOf(c), key, lines)
+		s.readBatch(c, key, lines)
 	})
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -89,6 +90,9 @@ func (s *Server) batch(c echo.Context) error {
 		if gone != nil {
 			continue // the producer has left: what was offered is still decided
 		}
+		if gone = patience(c, 0, writeWithin); gone != nil {
+			continue
+		}
 		if gone = enc.Encode(out); gone == nil && len(lines) == 0 {
 			w.Flush()
 		}
@@ -98,10 +102,14 @@ func (s *Server) batch(c echo.Context) error {
 
 // readBatch offers a batch's lines in order. It ends with the body, with the
 // first line past the limit, or when the producer has gone.
-func (s *Server) readBatch(req *http.Request, who caller, key string, lines chan<- inFlight) {
+func (s *Server) readBatch(c echo.Context, key string, lines chan<- inFlight) {
+	req, who := c.Request(), callerOf(c)
 	limit := 2*int(s.Config().Limits.TextBytes) + lineOverhead
 	r := bufio.NewReaderSize(req.Body, 64<<10)
 	for n := 1; req.Context().Err() == nil; n++ {
+		if patience(c, lineWithin, 0) != nil {
+			return
+		}
 		raw, err := readLine(r, limit)
 		if n > s.Config().Limits.BatchLines && (len(raw) > 0 || err == nil || errors.Is(err, errLineTooLong)) {
 			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}

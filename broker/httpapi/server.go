@@ -131,6 +131,9 @@ func (s *Server) ready(c echo.Context) error {
 		a.Status, a.Checks["background"] = "not ready", "a background loop has failed: see the log"
 	}
 	v, _, err := s.dryRun(c.Request().Context())
+	if err == nil {
+		err = s.Store.Writable(c.Request().Context())
+	}
 	if err != nil {
 		a.Status, a.Checks["gate"] = "not ready", err.Error()
 		if errors.Is(err, broker.ErrUnavailable) {
@@ -180,11 +183,15 @@ func (s *Server) submit(c echo.Context) error {
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return err
 	}
+	if err := patience(c, bodyWithin, 0); err != nil {
+		return err
+	}
 	limit := 2*s.Config().Limits.TextBytes + lineOverhead
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
 	if err != nil {
 		return bodyError(err)
 	}
+	atLeisure(c)
 	ctx := c.Request().Context()
 	job, err := s.parse(ctx, callerOf(c), body, receivedAt)
 	if err != nil {
@@ -214,6 +221,40 @@ func notAdmitted(v *broker.Verdict, err error) error {
 		return err
 	}
 	return refusal(v) // an error shows as its reason
+}
+
+// How long a client may take to send a body, or the next line of a batch, and
+// to take in what is written to it.
+const (
+	bodyWithin  = 30 * time.Second
+	lineWithin  = time.Minute
+	writeWithin = time.Minute
+)
+
+// patience bounds what comes next on the request's connection; 0 leaves a
+// direction as it is.
+func patience(c echo.Context, read, write time.Duration) error {
+	rc := http.NewResponseController(c.Response())
+	var errs []error
+	if read > 0 {
+		errs = append(errs, rc.SetReadDeadline(time.Now().Add(read)))
+	}
+	if write > 0 {
+		errs = append(errs, rc.SetWriteDeadline(time.Now().Add(write)))
+	}
+	err := errors.Join(errs...)
+	if errors.Is(err, http.ErrNotSupported) { // a recorder in a test, say
+		return nil
+	}
+	return err
+}
+
+// atLeisure undoes patience: net/http keeps a write deadline for the requests
+// that follow on the connection, and takes a read deadline that passes while a
+// handler works for a client that has gone.
+func atLeisure(c echo.Context) {
+	rc := http.NewResponseController(c.Response())
+	_, _ = rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})
 }
 
 // bodyError tells a body that is too large from a producer that has gone.
@@ -275,7 +316,8 @@ func (s *Server) get(c echo.Context) error {
 	}
 }
 
-// waitFor reads ?wait=: a duration such as 10s or 500ms.
+// waitFor reads ?wait=: a duration such as 10s or 500ms, at most the configured
+// limit: a longer one is answered after that with the state then.
 func (s *Server) waitFor(v string) (time.Duration, error) {
 	if v == "" {
 		return 0, nil
@@ -284,11 +326,10 @@ func (s *Server) waitFor(v string) (time.Duration, error) {
 	if err != nil {
 		return 0, broker.Fieldf("wait", "must be a duration such as 10s or 500ms")
 	}
-	longest := time.Duration(s.Config().Limits.WaitMS) * time.Millisecond
-	if d < 0 || d > longest {
-		return 0, broker.Fieldf("wait", "is outside 0s..%s", longest)
+	if d < 0 {
+		return 0, broker.Fieldf("wait", "is negative")
 	}
-	return d, nil
+	return min(d, time.Duration(s.Config().Limits.WaitMS)*time.Millisecond), nil
 }
 
 // cancel takes back a job that has not ended; of one that has, it deletes text

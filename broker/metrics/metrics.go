@@ -94,7 +94,7 @@ func New() *Metrics {
 
 // Share adds what is read from the store at each scrape.
 func (m *Metrics) Share(s *redisstore.Store, policy func() [slackgate.NumPaths]redisstore.PoolPolicy) {
-	m.registry.MustRegister(&shared{store: s, policy: policy})
+	m.registry.MustRegister(&shared{store: s, policy: policy}, &ledgers{s})
 }
 
 // Handler serves the metrics.

@@ -99,7 +99,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 }
 
 // moveMost bounds how many waiting jobs one look offers elsewhere.
-const moveMost = 50
+const moveMost = 200
 
 // moveOut offers the waiting jobs of a draining pool to the other pool, where
 // their class allows both. What it does not take runs out where it is.

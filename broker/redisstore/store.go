@@ -157,6 +157,17 @@ func (s *Store) SyncClock(ctx context.Context) error {
 	return nil
 }
 
+// Writable reports whether the store takes writes: a full or read-only Redis
+// still answers reads.
+func (s *Store) Writable(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.rdb.Set(ctx, s.key("writable"), "1", time.Second).Err(); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
 func (s *Store) key(parts ...string) string {
 	return s.prefix + ":" + strings.Join(parts, ":")
 }

@@ -32,7 +32,7 @@ func TestConfigurationErrors(t *testing.T) {
 		want    string
 	}{
 		"unknown key":          {doc: "pools:\n  paid:\n    limitt: 3\n", want: "limitt"},
-		"wrong type":           {doc: "pools:\n  paid:\n    limit: many\n", want: "[3:12]"},
+		"wrong type":           {doc: "pools:\n  paid:\n    limit: many\n", want: "pools.paid.limit"},
 		"out of range":         {doc: "worker:\n  lease_ms: 1\n", want: "worker.lease_ms"},
 		"class out of range":   {doc: "classes:\n  summary: {deadline_ms: -1}\n", want: "classes.summary.deadline_ms"},
 		"unknown class":        {doc: "default_class: nobody\nclasses:\n  summary: {}\n", want: "default_class"},

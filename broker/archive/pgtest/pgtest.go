@@ -124,8 +124,10 @@ func (s *Server) Run() {
 	cmd := s.cmd
 	go func() {
 		var log strings.Builder
+		up := false
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if strings.Contains(lines.Text(), readyLine) {
+			if !up && strings.Contains(lines.Text(), readyLine) {
+				up = true
 				ready <- true
 			}
 			if log.Len() < 1<<16 {
@@ -133,10 +135,9 @@ func (s *Server) Run() {
 			}
 		}
 		_ = cmd.Wait()
-		select {
-		case ready <- false:
+		if !up {
 			s.tb.Logf("postgres ended:\n%s", log.String())
-		default:
+			ready <- false
 		}
 		close(done)
 	}()

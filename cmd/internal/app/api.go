@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 
+	"leeway/broker/archive"
 	"leeway/broker/flag"
 	"leeway/broker/httpapi"
 	"leeway/broker/measure"
@@ -36,6 +37,9 @@ func StartAPI(o Options) (*API, error) {
 func (a *API) start(o *Options) error {
 	a.background.Go("admission", a.admitter.Run)
 	a.background.Go("gate state", a.admitter.Refresh)
+	if err := a.startArchive(); err != nil {
+		return err
+	}
 	api := httpapi.New(httpapi.Options{
 		Config: a.config, Admitter: a.admitter, Store: a.store,
 		Latency:     func(path slackgate.Path) measure.Measured { return a.meter.Get(measure.PoolName(path)) },
@@ -48,6 +52,24 @@ func (a *API) start(o *Options) error {
 	}
 	a.metricsAddr, err = a.serve("metrics", o.MetricsListener, a.config().MetricsListen, httpapi.HTTP(metricsMux(a.base)))
 	return err
+}
+
+// startArchive archives the ledgers if there is where to. A new URL takes a
+// restart.
+func (a *API) startArchive() error {
+	cfg := a.config()
+	if cfg.Archive.URL == "" {
+		return nil
+	}
+	archiver, err := archive.New(archive.Options{
+		URL: cfg.Archive.URL, Deployment: cfg.Redis.Prefix, Store: a.store, Log: a.log,
+		Window: ms(cfg.Archive.WindowMS), BatchRows: cfg.Archive.BatchRows, Every: ms(cfg.Archive.EveryMS),
+	})
+	if err != nil {
+		return err
+	}
+	a.background.Go("archive", archiver.Run)
+	return nil
 }
 
 func metricsMux(b *base) http.Handler {
