@@ -24,6 +24,12 @@ type Job struct {
 	// Text is the input. It is stored apart from the record and deleted with
 	// the outcome.
 	Text string `json:"-"`
+	// Instruction is the producer's own, added to the class's prompt. It is
+	// stored and deleted with the text.
+	Instruction string `json:"-"`
+	// Relay names the API replica that wants answer text while it arrives;
+	// empty: none does.
+	Relay string `json:"relay,omitempty"`
 	// DeadlineMS is the time the last byte may take, counted from receipt.
 	DeadlineMS int64 `json:"deadline_ms"`
 	// ReserveMS is kept back from the deadline for the first byte.
@@ -301,6 +307,10 @@ type Finish struct {
 	FirstRoute, FirstOutcome, FallbackOutcome string
 	// Spend settles attempts that are still open.
 	Spend []SpendRow
+	// FinishReason is how the backend ended the answer, and Usage what that
+	// one attempt used; nil: unknown.
+	FinishReason string
+	Usage        *Usage
 }
 
 // View is a job as its producer may see it.
@@ -330,6 +340,36 @@ type View struct {
 	FirstRoute      string            `json:"first_route,omitempty"`
 	FirstOutcome    string            `json:"first_outcome,omitempty"`
 	FallbackOutcome string            `json:"fallback_outcome,omitempty"`
+	// FirstByteAtMS is when the attempt under way gave its first answer text;
+	// 0: not yet, or the job has ended.
+	FirstByteAtMS int64 `json:"first_byte_at_ms,omitempty"`
+	// FinishReason is how the backend ended the answer: stop or length.
+	FinishReason string `json:"finish_reason,omitempty"`
+	// Usage is what the attempt that gave the outcome used. What all attempts
+	// cost stands in the spend ledger.
+	Usage *Usage `json:"usage,omitempty"`
+}
+
+// Usage is what one attempt used, in tokens.
+type Usage struct {
+	InputTokens  int64 `json:"input_tokens"`
+	OutputTokens int64 `json:"output_tokens"`
+	// CachedTokens are part of InputTokens, ReasoningTokens of OutputTokens.
+	CachedTokens    int64 `json:"cached_tokens,omitempty"`
+	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"`
+	// Known says whether the backend reported them or they were estimated.
+	Known Known `json:"known"`
+}
+
+// Piece is answer text under way from a worker to the API replica that relays
+// it to its producer.
+type Piece struct {
+	JobID string `json:"job_id"`
+	// Fence is the claim's: another one is another generation of the answer.
+	Fence int64 `json:"fence"`
+	// At is how many bytes of the answer went before.
+	At   int    `json:"at"`
+	Text string `json:"text"`
 }
 
 // Totals are the store's running sums since it was created; ledger metrics are

@@ -41,7 +41,7 @@ func (p *Pool) run(c *broker.Claim) {
 	hooks := attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
+			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(c.Instruction+c.Text), int64(c.MaxOutputTokens))
 			openedAt = row.OpenedAtMS
 			return err
 		},
@@ -61,8 +61,13 @@ func (p *Pool) run(c *broker.Claim) {
 			})
 		},
 	}
+	if c.Relay != "" {
+		relay := p.relay(c)
+		defer relay.stop()
+		hooks.Relay = relay.add
+	}
 	res, err := p.runner.Run(ctx, attempt.Job{
-		ID: c.ID, System: p.Prompt(c.Class).System, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
+		ID: c.ID, System: system(p.Prompt(c.Class).System, c.Instruction), Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
 		Left:          time.Duration(c.DeadlineAtMS-c.NowMS)*time.Millisecond - time.Since(c.ClaimedAt),
 		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,
 		FirstByteOnly: c.FirstByteOnly,
@@ -222,6 +227,9 @@ func (p *Pool) conclude(c *broker.Claim, r *attempt.Result, cancelled bool) *bro
 			f.FallbackOutcome = result(&r.Attempts[n-1])
 		}
 	}
+	if n := len(r.Attempts); n > 0 {
+		f.FinishReason, f.Usage = string(r.Finish), usage(&r.Attempts[n-1].Usage)
+	}
 	switch r.Outcome {
 	case attempt.OutcomeUsable:
 		f.Outcome, f.Answer, f.Reason = broker.OutcomeUsable, r.Text, ""
@@ -242,6 +250,26 @@ func (p *Pool) conclude(c *broker.Claim, r *attempt.Result, cancelled bool) *bro
 		}
 	}
 	return f
+}
+
+// usage is what an attempt used as its producer may see it; nil when nobody
+// knows.
+func usage(u *backend.Usage) *broker.Usage {
+	if known(u.How) == broker.KnownUnknown {
+		return nil
+	}
+	return &broker.Usage{
+		InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
+		CachedTokens: u.CachedTokens, ReasoningTokens: u.ReasoningTokens, Known: known(u.How),
+	}
+}
+
+// system is the class's prompt with the producer's own instruction after it.
+func system(prompt, instruction string) string {
+	if instruction == "" {
+		return prompt
+	}
+	return prompt + "\n\n" + instruction
 }
 
 func result(a *attempt.Attempt) string {

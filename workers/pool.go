@@ -195,11 +195,21 @@ func (p *Pool) beat(ctx context.Context) error {
 	return p.Store.Beat(ctx, p.worker, p.Heartbeat*forgetAfter/10)
 }
 
-// callable reports whether any backend may be called now.
+// shortHold is how long a backend may have asked to be left alone without its
+// worker ceasing to offer slots for it.
+const shortHold = 2 * time.Second
+
+// callable reports whether any backend may be called now, or very soon.
 func (p *Pool) callable() bool {
 	for _, b := range p.runner.State() {
-		if b.State != attempt.StateOpen && b.State != attempt.StateOut {
+		switch b.State {
+		case attempt.StateClosed, attempt.StateHalfOpen:
 			return true
+		case attempt.StateHeld:
+			if b.RetryIn <= shortHold {
+				return true
+			}
+		case attempt.StateOpen, attempt.StateOut:
 		}
 	}
 	return false

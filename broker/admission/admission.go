@@ -24,6 +24,8 @@ import (
 const (
 	maxBatch      = 128
 	maxBatchBytes = 8 << 20
+	// maxQueue is how many submissions may wait for their turn.
+	maxQueue = 64 * maxBatch
 )
 
 // Settings are what the gate decides by at one moment.
@@ -86,6 +88,7 @@ type Admitter struct {
 
 type pending struct {
 	job     *broker.Job
+	reserve int64         // as submitted, before any flag
 	held    *broker.Claim // set when a claimed job is offered again
 	same    string        // the job that the idempotency key named already
 	move    bool          // set when a waiting job leaves a draining pool
@@ -98,7 +101,7 @@ type pending struct {
 
 // New returns an admitter.
 func New(o Options) *Admitter {
-	return &Admitter{Options: o, queue: make(chan *pending, 4*maxBatch), stopped: make(chan struct{})}
+	return &Admitter{Options: o, queue: make(chan *pending, maxQueue), stopped: make(chan struct{})}
 }
 
 // Submit offers a job to the gate and returns its verdict. A refusal is a
@@ -117,7 +120,7 @@ type Offered struct {
 // Offer queues a job for the gate. Jobs offered one after the other are
 // decided in that order. Wait must be called on what it returns.
 func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
-	p := &pending{job: job, err: broker.ErrUnavailable, done: make(chan struct{})}
+	p := &pending{job: job, reserve: job.ReserveMS, err: broker.ErrUnavailable, done: make(chan struct{})}
 	select {
 	case a.queue <- p:
 	case <-ctx.Done():
@@ -228,15 +231,21 @@ func (a *Admitter) gather(first *pending) []*pending {
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
 
 func (a *Admitter) flush(batch []*pending) {
-	defer func() {
+	defer func() { // batch may have grown
 		for _, p := range batch {
 			close(p.done)
 		}
 	}()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
+	waiting := len(a.queue)
 	got, err := a.offer(context.Background(), batch)
 	if err != nil {
+		// Those who have waited as long as this call took are told with it:
+		// with the store away, one call after the other would add up.
+		for range waiting {
+			batch = append(batch, <-a.queue)
+		}
 		a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
 	}
 	for i, p := range batch {
@@ -292,7 +301,7 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 	for _, p := range batch {
 		p.class = s.Class(p.job.Class)
 		if p.held == nil && !p.move { // of a job on record the reserve is fixed
-			p.job.ReserveMS = max(p.job.ReserveMS, p.class.ReserveMS)
+			p.job.ReserveMS = max(p.reserve, p.class.ReserveMS)
 		}
 		ladders = ladders || p.class.Policy.Rule == slackgate.Predictive
 	}

@@ -198,8 +198,8 @@ func (a *Archiver) round(ctx context.Context, w *writer, k ledger.Kind) (more bo
 	if at.id == origin {
 		return false, nil
 	}
-	dropped, err := a.Store.Trim(ctx, k, at.id, a.Window)
-	return n == a.BatchRows || dropped == redisstore.MaxPage, err
+	_, more, err = a.Store.Trim(ctx, k, at.id, a.Window)
+	return more || n == a.BatchRows, err
 }
 
 // position is how far a ledger is archived.

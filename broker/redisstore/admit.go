@@ -112,7 +112,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		if err != nil {
 			return Admitted{}, err
 		}
-		mode, fence, text := "new", int64(0), o.Job.Text
+		mode, fence, text := "new", int64(0), storedText(o.Job)
 		switch {
 		case o.Held != nil:
 			mode, fence, text = "again", o.Held.Fence, "" // the text is where it was

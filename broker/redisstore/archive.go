@@ -70,15 +70,16 @@ func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ArchiveState, er
 }
 
 // Trim drops rows that are archived, up to and with the one named, when they
-// are older than keepFor or more than the store's bound of rows. It drops at
-// most MaxPage rows and returns how many.
-func (s *Store) Trim(ctx context.Context, k ledger.Kind, archived string, keepFor time.Duration) (int64, error) {
+// are older than keepFor or more than the store's bound of rows. It returns how
+// many, and whether there is more to drop.
+func (s *Store) Trim(ctx context.Context, k ledger.Kind, archived string, keepFor time.Duration) (dropped int64, more bool, err error) {
 	v, err := s.run(ctx, scriptTrim, streams[k], archived, s.NowMS()-keepFor.Milliseconds(), s.rows, MaxPage)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	n, _ := v.(int64)
-	return n, nil
+	r := asReply(v)
+	dropped, more = r.int(), r.int() == 1
+	return dropped, more, r.err
 }
 
 // KeptRows is how many rows of a ledger are to stay in the store. With an

@@ -424,7 +424,7 @@ func trims(t *testing.T, h0 *harness) {
 		h := h0.fresh()
 		fill(h, 10)
 		h.Store.rows = tt.bound
-		n, err := h.Trim(bg, ledger.Spend, id(h, tt.archived), tt.keep)
+		n, _, err := h.Trim(bg, ledger.Spend, id(h, tt.archived), tt.keep)
 		h.must(err)
 		left, err := h.rdb.XLen(bg, h.key("ledger", "spend")).Result()
 		h.must(err)

@@ -74,7 +74,8 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 		c.Job = broker.Job{ID: id}
 		return c, false, fmt.Errorf("job %s: record: %w", id, err)
 	}
-	c.ID, c.Text = id, text
+	c.ID = id
+	c.Text, c.Instruction = readText(text)
 	return c, false, nil
 }
 
@@ -167,6 +168,9 @@ type Details struct {
 	FirstRoute      string `json:"first_route,omitempty"`
 	FirstOutcome    string `json:"first_outcome,omitempty"`
 	FallbackOutcome string `json:"fallback_outcome,omitempty"`
+
+	FinishReason string        `json:"finish_reason,omitempty"`
+	Usage        *broker.Usage `json:"usage,omitempty"`
 }
 
 // Finish commits a claim's outcome, its answer, its ledger rows and the
@@ -174,7 +178,7 @@ type Details struct {
 // outcome on record, which is cancelled when a cancel came in time.
 // ErrFenced: another holder has the job; only the settlements were booked.
 func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, rows ...Settlement) (broker.Outcome, error) {
-	details, err := json.Marshal(Details{f.FirstRoute, f.FirstOutcome, f.FallbackOutcome})
+	details, err := json.Marshal(Details{f.FirstRoute, f.FirstOutcome, f.FallbackOutcome, f.FinishReason, f.Usage})
 	if err != nil {
 		return "", err
 	}
@@ -298,6 +302,9 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 			v.FirstByteMS = &fb
 		}
 		v.FirstRoute, v.FirstOutcome, v.FallbackOutcome = details.FirstRoute, details.FirstOutcome, details.FallbackOutcome
+		v.FinishReason, v.Usage = details.FinishReason, details.Usage
+	} else {
+		v.FirstByteAtMS = num("first_byte_at")
 	}
 	return v, nil
 }

@@ -26,6 +26,8 @@ for _ = 1, 16 do
     redis.call('ZADD', P .. ':silent:' .. pool, int(now), id)
     local fence = redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
     redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(now - tonumber(r.accepted)))
+    redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at') -- of an earlier claim
+    redis.call('PUBLISH', P .. ':news', id)
     return { now, 'job', id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
       tonumber(r.accepted), tonumber(r.deadline), r.spec, r.admission, text,
       tonumber(redis.call('GET', P .. ':flags:version') or '0') }

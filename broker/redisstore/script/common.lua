@@ -28,6 +28,8 @@
 --   P:totals            hash    running sums
 --   P:idem:<key>        string  hash of a submission's body | its job
 --   P:seq               string  arrival counter
+--   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running
+--   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:swept             string  when somebody last looked for lapsed leases
 --   P:released:<pool>   string  counts the claims that came to an end

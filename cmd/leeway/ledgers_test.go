@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"leeway/broker/client"
+	"leeway/broker/config"
+	"leeway/cmd/internal/app"
+)
+
+func TestSparkline(t *testing.T) {
+	for _, tt := range []struct {
+		values []int64
+		width  int
+		want   string
+	}{
+		{nil, 5, ""},
+		{[]int64{0, 0}, 5, "  "},
+		{[]int64{1, 0, 8}, 5, "▂ █"},
+		{[]int64{1, 1000}, 5, "▁█"},
+		{[]int64{1, 1, 1, 1}, 2, "██"},
+		{[]int64{4, 0, 0, 0, 0, 1}, 3, "█ ▃"},
+	} {
+		if got := sparkline(tt.values, tt.width); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.values, got, tt.want)
+		}
+	}
+}
+
+func TestSideBySide(t *testing.T) {
+	got := strings.Join(sideBySide([]string{"spend", "▁█", "x"}, []string{"misses", "none"}), "\n")
+	if want := "spend  |  misses\n▁█     |  none\nx      |"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The whole command over the whole of Leeway in one process.
+func TestLedgersCommand(t *testing.T) {
+	cfg := config.Default()
+	cfg.Listen, cfg.MetricsListen, cfg.WorkerMetricsListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Pools.Paid.FirstByteP95MS = 200
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	e, err := app.StartEmbedded(app.Options{Config: cfg, Log: app.Logger(&log, slog.LevelError)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	api := "--api=http://" + e.Addr()
+	c := &client.Client{Base: "http://" + e.Addr()}
+	v, err := c.Submit(context.Background(), &client.Job{Text: "A refusal costs milliseconds.", Producer: "nightly"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(context.Background(), v.JobID); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = c.Submit(context.Background(), &client.Job{Text: "late", DeadlineMS: 1, Producer: "clock"})
+
+	leeway := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if got := run(append([]string{"ledgers"}, args...), &out, &errs); got != want {
+			t.Errorf("%v: exit %d, want %d: %s%s", args, got, want, &out, &errs)
+		}
+		return out.String()
+	}
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"spend", api}, []string{"spend ledger, minute since", "PATH  BACKEND", "paid  lab-paid  1", "reported=1"}},
+		{[]string{"spend", api, "--group=producer"}, []string{"PRODUCER  ATTEMPTS", "nightly   1"}},
+		{[]string{"spend", api, "--producer=nobody"}, []string{"nothing was booked"}},
+		{[]string{"misses", api, "--by=hour", "--group=path,producer"}, []string{"reject  clock     1       arrived_without_slack=1"}},
+		{[]string{"both", api}, []string{"  |  deadline-miss ledger", "paid  1", "|  reject  1"}},
+		{[]string{"spend", api, "--rows"}, []string{"id,job_id,attempt,", v.JobID + ",1,paid,summary,nightly,lab-paid"}},
+		{[]string{"misses", api, "--rows", "--format=ndjson"}, []string{`"cause":"arrived_without_slack"`}},
+		{[]string{"spend", api, "--format=csv"}, []string{"at_ms,path,class,producer,backend,attempts", ",paid,,,lab-paid,1,"}},
+		{[]string{"check", api, "--metrics=http://" + e.MetricsAddr() + "/metrics"}, []string{
+			"✓ every admitted job has one outcome, waits or runs: 1 admitted, 1 ended", "✓ every attempt has one spend row: 1 attempts", "✓ the metrics say what the ledgers say",
+		}},
+	} {
+		got := leeway(0, tt.args...)
+		for _, w := range tt.want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%v: no %q in\n%s", tt.args, w, got)
+			}
+		}
+		if strings.ContainsRune(got, '█') {
+			t.Errorf("%v: drawn for a terminal:\n%s", tt.args, got)
+		}
+	}
+	if got := leeway(2, "check", "--api=http://127.0.0.1:1"); !strings.Contains(got, "could not be checked") {
+		t.Errorf("%s", got)
+	}
+	leeway(1, "spend", "--api=http://127.0.0.1:1")
+	leeway(2, "both", api, "--by=day")
+}

@@ -1,0 +1,76 @@
+package workers
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"leeway/broker"
+)
+
+// relay hands answer text on to the API replica that asked for it, beside the
+// attempt and never in its way: what Redis cannot take at once is put together
+// into larger pieces, and what it does not take at all is missing there. The
+// replica notices, and waits for the whole answer.
+type relay struct {
+	mu    sync.Mutex // guards text
+	text  strings.Builder
+	more  chan struct{} // holds one token while there is text
+	done  chan struct{} // closed when no more text comes
+	ended chan struct{} // closed when all was sent
+}
+
+// relay begins to relay a claimed job's answer. stop must be called.
+func (p *Pool) relay(c *broker.Claim) *relay {
+	r := &relay{more: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{})}
+	go p.Background.Guard("relay", func() {
+		defer close(r.ended)
+		at := 0
+		send := func() {
+			text := r.take()
+			if text == "" {
+				return
+			}
+			err := p.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, At: at, Text: text})
+			if err != nil {
+				p.Log.Debug("answer text not relayed", "job_id", c.ID, "error", err)
+			}
+			at += len(text)
+		}
+		for {
+			select {
+			case <-r.more:
+				send()
+			case <-r.done:
+				send()
+				return
+			}
+		}
+	})
+	return r
+}
+
+// add takes a piece. It does not block.
+func (r *relay) add(piece string) {
+	r.mu.Lock()
+	r.text.WriteString(piece)
+	r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+func (r *relay) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := r.text.String()
+	r.text.Reset()
+	return text
+}
+
+// stop waits until what was added has been sent.
+func (r *relay) stop() {
+	close(r.done)
+	<-r.ended
+}
