@@ -3,6 +3,7 @@ package dashboards
 import (
 	"embed"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -179,9 +180,7 @@ func expression(ref, kind, of string, more map[string]any) grafanaQuery {
 		"refId": ref, "type": kind, "expression": of,
 		"datasource": map[string]any{"type": "__expr__", "uid": "__expr__"},
 	}
-	for k, v := range more {
-		m[k] = v
-	}
+	maps.Copy(m, more)
 	return grafanaQuery{ref, "__expr__", timeRange{lookBack, 0}, m}
 }
 

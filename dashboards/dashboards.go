@@ -6,8 +6,6 @@ package dashboards
 import (
 	"encoding/json"
 	"fmt"
-
-	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 )
 
 //go:generate go run ./gen
@@ -46,7 +44,7 @@ func Files(runbooks string) (map[string][]byte, error) {
 	return out, nil
 }
 
-func marshal(d *dashboard.Dashboard) ([]byte, error) {
+func marshal(d any) ([]byte, error) {
 	raw, err := json.MarshalIndent(d, "", "  ")
 	return append(raw, '\n'), err
 }

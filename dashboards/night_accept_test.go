@@ -25,7 +25,7 @@ func TestAcceptNightPredictive(t *testing.T) {
 		misses, _ := n.now(`leeway:misses:rate5m`)
 		worst = max(worst, misses)
 		if left := time.Until(until); left > 0 {
-			return errNotYet(left)
+			return notYetError(left)
 		}
 		return nil
 	})
@@ -33,7 +33,7 @@ func TestAcceptNightPredictive(t *testing.T) {
 	t.Logf("at most %.2f misses a second; rejects at the end: %.1f a second", worst, rejects)
 }
 
-// errNotYet is how long is left.
-type errNotYet time.Duration
+// notYetError is how long is left.
+type notYetError time.Duration
 
-func (e errNotYet) Error() string { return time.Duration(e).String() + " left" }
+func (e notYetError) Error() string { return time.Duration(e).String() + " left" }

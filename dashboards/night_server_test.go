@@ -59,7 +59,6 @@ type night struct {
 
 	t     *testing.T
 	began time.Time
-	sum   func(expr string) float64
 }
 
 const page = "LeewaySpendFallsWhileMissesRise"

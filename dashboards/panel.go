@@ -48,27 +48,29 @@ const (
 
 // source is the datasource that is chosen at the top of the dashboard.
 func source() common.DataSourceRef {
-	return common.DataSourceRef{Type: cog.ToPtr("prometheus"), Uid: cog.ToPtr("${datasource}")}
+	return common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
 }
 
-func (b *board) build() (dashboard.Dashboard, error) {
-	d := dashboard.NewDashboardBuilder(b.title).
-		Uid(b.uid).
-		Description(b.description).
-		Tags([]string{"leeway"}).
-		Readonly().
-		Time("now-3h", "now").
-		Refresh("10s").
-		Timezone("utc").
-		Tooltip(dashboard.DashboardCursorSyncCrosshair).
-		WithVariable(dashboard.NewDatasourceVariableBuilder("datasource").
-			Label("Prometheus").
-			Description("The Prometheus that scrapes Leeway.").
-			Type("prometheus")).
-		Link(dashboard.NewDashboardLinkBuilder("Leeway").
-			Type(dashboard.DashboardLinkTypeDashboards).
-			Tags([]string{"leeway"}).
-			KeepTime(true))
+// The dashboard's first schema is the one that file provisioning takes in every
+// version of Grafana, however it is called.
+func (b *board) build() (dashboard.Dashboard, error) { //nolint:staticcheck // deprecated for Grafana's API, not for its files
+	d := dashboard.NewDashboardBuilder(b.title). //nolint:staticcheck // see above
+							Uid(b.uid).
+							Description(b.description).
+							Tags([]string{"leeway"}).
+							Readonly().
+							Time("now-3h", "now").
+							Refresh("10s").
+							Timezone("utc").
+							Tooltip(dashboard.DashboardCursorSyncCrosshair).
+							WithVariable(dashboard.NewDatasourceVariableBuilder("datasource").
+								Label("Prometheus").
+								Description("The Prometheus that scrapes Leeway.").
+								Type("prometheus")).
+							Link(dashboard.NewDashboardLinkBuilder("Leeway").
+								Type(dashboard.DashboardLinkTypeDashboards).
+								Tags([]string{"leeway"}).
+								KeepTime(true))
 	id := uint32(0)
 	for y, row := range b.rows {
 		for x := range row {
@@ -95,7 +97,7 @@ func (p *panel) builder(id uint32, at dashboard.GridPos) cog.Builder[dashboard.P
 			Unit(p.unit).
 			ColorScheme(dashboard.NewFieldColorBuilder().Mode(dashboard.FieldColorModeIdThresholds)).
 			Thresholds(dashboard.NewThresholdsConfigBuilder().Mode(dashboard.ThresholdsModeAbsolute).Steps([]dashboard.Threshold{
-				{Color: "transparent"}, {Value: cog.ToPtr(1.0), Color: "orange"},
+				{Color: "transparent"}, {Value: new(1.0), Color: "orange"},
 			}))
 	case lines:
 	}

@@ -18,9 +18,10 @@ import (
 func TestSlowPrimary(t *testing.T) {
 	s := quick()
 	s.Spare = true
-	s.PaidSlots, s.PaidMS, s.PaidP95 = 8, 3000, 500
+	s.PaidSlots, s.PaidP95 = 8, 500
 	s.DeadlineMS, s.ReserveMS = 1500, 0
 	d := run(t, s)
+	d.labs["lab-paid"].pace(3000) // the spare stays as it is
 	together(8, func(int) { d.admit(client.Job{Class: "paid-only", Text: documents(t)[0]}) })
 	d.settled(10 * time.Second)
 	var took []int64

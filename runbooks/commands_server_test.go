@@ -66,7 +66,7 @@ func TestCommands(t *testing.T) {
 		filepath.Join(pids, "leeway-api"):    fmt.Sprint(st.API.Cmd.Process.Pid),
 		filepath.Join(pids, "leeway-worker"): fmt.Sprint(st.Worker.Cmd.Process.Pid),
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o700); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

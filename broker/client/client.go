@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -39,17 +41,30 @@ type Job struct {
 	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
 	Producer        string            `json:"producer,omitempty"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
+	// IdempotencyKey makes submitting the same job again harmless; empty: it
+	// is another job.
+	IdempotencyKey string `json:"-"`
 }
 
 // Submit offers a job. A refusal is an error of type *httpapi.Problem, with the
-// gate's verdict inside when it was the gate that refused.
+// gate's verdict inside when it was the gate that refused. RetryAfterMS says
+// when to offer it again; 0: that would not help.
 func (c *Client) Submit(ctx context.Context, job *Job) (*httpapi.Verdict, error) {
 	body, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
 	}
+	header := http.Header{}
+	if job.IdempotencyKey != "" {
+		header.Set(httpapi.HeaderIdempotencyKey, job.IdempotencyKey)
+	}
+	resp, err := c.open(ctx, http.MethodPost, "/v1/jobs", body, header)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
 	var v httpapi.Verdict
-	if err := c.call(ctx, http.MethodPost, "/v1/jobs", body, &v); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxResponseBytes)).Decode(&v); err != nil {
 		return nil, err
 	}
 	return &v, nil
@@ -113,10 +128,27 @@ func ledgerPath(ledger, cursor string) string {
 }
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
-	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, bytes.NewReader(body))
+	resp, err := c.open(ctx, method, path, body, nil)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// open makes a request and returns the response of one that succeeded, whose
+// body must be closed. Any other is an error: a *httpapi.Problem if the API
+// said what is wrong.
+func (c *Client) open(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Header, header)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -129,21 +161,24 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
-	if err != nil {
-		return err
+		return nil, err
 	}
 	if resp.StatusCode/100 == 2 {
-		return json.Unmarshal(raw, into)
+		return resp, nil
 	}
+	defer func() { _ = resp.Body.Close() }()
 	var p httpapi.Problem
-	if err := json.Unmarshal(raw, &p); err != nil || p.Reason == "" {
-		return errors.New(path + ": " + resp.Status)
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
+	if err != nil {
+		return nil, err
 	}
-	return &p
+	if err := json.Unmarshal(raw, &p); err != nil || p.Reason == "" {
+		return nil, errors.New(path + ": " + resp.Status)
+	}
+	if s, err := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 64); err == nil && s > 0 && s < math.MaxInt64/1000 {
+		p.RetryAfterMS = s * 1000
+	}
+	return nil, &p
 }
 
 // Metric reads one series of a Prometheus text page, for example

@@ -26,6 +26,12 @@ const (
 	ReasonUnauthorized = "unauthorized"
 	ReasonForbidden    = "forbidden"
 	ReasonInternal     = "internal"
+	// ReasonTooManyStreams is for event streams beyond [MaxStreams].
+	ReasonTooManyStreams = "too_many_streams"
+	// ReasonNoModel is for a chat completion of no class.
+	ReasonNoModel = "model_not_found"
+	// ReasonAnswerChanged is for a stream whose answer was generated twice.
+	ReasonAnswerChanged = "answer_changed"
 )
 
 // Problem is an RFC 9457 problem document.
@@ -43,7 +49,9 @@ type Problem struct {
 	// Verdict carries the gate's numbers when it was the gate that refused.
 	Verdict *Verdict `json:"verdict,omitempty"`
 
-	retryAfterMS int64
+	// RetryAfterMS is the Retry-After header in milliseconds; 0: waiting does
+	// not help.
+	RetryAfterMS int64 `json:"-"`
 }
 
 func (p *Problem) Error() string { return p.Reason + ": " + p.Detail }
@@ -115,7 +123,7 @@ func refusal(v *broker.Verdict) *Problem {
 	}
 	p := problem(status, string(v.Reason), detail)
 	p.Verdict = verdict(v)
-	p.retryAfterMS = retry
+	p.RetryAfterMS = retry
 	return p
 }
 
@@ -147,7 +155,7 @@ func asProblem(err error) *Problem {
 		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")
 	case errors.Is(err, broker.ErrUnavailable):
 		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), "the store does not answer")
-		p.retryAfterMS = unavailableRetryMS
+		p.RetryAfterMS = unavailableRetryMS
 		return p
 	case errors.As(err, &echoErr):
 		switch echoErr.Code {
@@ -163,9 +171,13 @@ func asProblem(err error) *Problem {
 // write sends the problem.
 func (p *Problem) write(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/problem+json")
-	if p.retryAfterMS > 0 {
-		w.Header().Set("Retry-After", strconv.FormatInt((p.retryAfterMS+999)/1000, 10))
-	}
+	p.retryAfter(w.Header())
 	w.WriteHeader(p.Status)
 	return json.NewEncoder(w).Encode(p)
+}
+
+func (p *Problem) retryAfter(h http.Header) {
+	if p.RetryAfterMS > 0 {
+		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
+	}
 }

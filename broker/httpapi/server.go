@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 
@@ -45,11 +46,18 @@ type Server struct {
 	notifier   *notifier
 	background *background.Group
 	checking   chan struct{} // holds one token while the ledgers are checked
+	replica    string        // names this process to workers that relay to it
+	streams    chan struct{} // holds one token for each event stream
+	news       *subscribers[struct{}]
+	pieces     *subscribers[broker.Piece]
 }
 
 // New returns the API and starts its loops in the background group.
 func New(o Options) *Server {
 	s := &Server{Options: o, notifier: newNotifier(), background: o.Background, echo: echo.New(), checking: make(chan struct{}, 1)}
+	s.replica, s.streams = uuid.NewString(), make(chan struct{}, MaxStreams)
+	s.news, s.pieces = newSubscribers[struct{}](), newSubscribers[broker.Piece]()
+	s.followJobs()
 	o.Background.Go("job ends", func(ctx context.Context) error {
 		ended, closeSub := o.Store.Ended(ctx)
 		defer func() { _ = closeSub() }()
@@ -71,6 +79,9 @@ func New(o Options) *Server {
 	e.POST("/v1/jobs/batch", s.batch, producer)
 	e.GET("/v1/jobs/:id", s.get, producer)
 	e.DELETE("/v1/jobs/:id", s.cancel, producer)
+	e.GET("/v1/jobs/:id/events", s.events, producer)
+	e.POST(routeChat, s.chat, producer)
+	e.GET(routeModels, s.models, producer)
 	e.GET("/v1/gate", s.gate, producer)
 	e.GET("/v1/pools", s.pools, producer)
 	e.GET("/v1/flags", s.listFlags, producer)
@@ -112,7 +123,11 @@ func (s *Server) fail(err error, c echo.Context) {
 	if c.Response().Committed {
 		return
 	}
-	if err := p.write(c.Response()); err != nil {
+	write := func() error { return p.write(c.Response()) }
+	if route := c.Path(); route == routeChat || route == routeModels {
+		write = func() error { return failChat(c, p) }
+	}
+	if err := write(); err != nil {
 		s.Log.Debug("problem not delivered", "error", err)
 	}
 }
@@ -332,10 +347,22 @@ func (s *Server) waitFor(v string) (time.Duration, error) {
 	return min(d, time.Duration(s.Config().Limits.WaitMS)*time.Millisecond), nil
 }
 
+// What ?only= of a DELETE may say.
+const (
+	onlyCancel = "cancel" // take back, and leave the answer of a job that has ended
+	onlyDelete = "delete" // delete what has ended, and leave the others alone
+)
+
 // cancel takes back a job that has not ended; of one that has, it deletes text
-// and answer. The record and the ledger rows stay.
+// and answer. The record and the ledger rows stay. ?only= restricts it to one
+// of the two.
 func (s *Server) cancel(c echo.Context) error {
 	id, ctx := c.Param("id"), c.Request().Context()
+	q := newQuery(c, "only")
+	only := oneOf(q, "only", onlyCancel, onlyDelete)
+	if q.err != nil {
+		return q.err
+	}
 	if callerOf(c).role == roleProducer {
 		view, err := s.Store.Get(ctx, id)
 		if err != nil {
@@ -343,6 +370,15 @@ func (s *Server) cancel(c echo.Context) error {
 		}
 		if !mine(c, view) {
 			return broker.ErrNotFound
+		}
+	}
+	if only == onlyDelete {
+		view, err := s.Store.Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		if view.State != broker.StateDone {
+			return problem(http.StatusConflict, ReasonOrder, "the job has not ended: cancel it first")
 		}
 	}
 	what, err := s.Store.Cancel(ctx, id)
@@ -354,6 +390,9 @@ func (s *Server) cancel(c echo.Context) error {
 	case redisstore.CancelMissing:
 		return broker.ErrNotFound
 	case redisstore.CancelDone:
+		if only == onlyCancel {
+			return problem(http.StatusConflict, ReasonOrder, "the job has ended: there is nothing to cancel")
+		}
 		if err := s.Store.Purge(ctx, id); err != nil {
 			return err
 		}

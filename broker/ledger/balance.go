@@ -22,8 +22,9 @@ type Books struct {
 	// Archived is set where one does. Without either nothing may be missing.
 	KeptRows int64
 	Archived bool
-	// Open is the number of spend rows that are not settled.
-	Open int64
+	// Open is the number of spend rows that are not settled, Overdue that of
+	// those whose attempt must have been over for [GraceMS].
+	Open, Overdue int64
 	// Minutes are the sums of the minutes that the last rows are in.
 	Minutes []MinuteSums
 }
@@ -65,6 +66,21 @@ func (b *Books) Booked(k Kind) (n int64) {
 func (b *Books) whole(k Kind) bool {
 	booked := b.Booked(k)
 	return b.Extent(k).Rows >= booked || (!b.Archived && booked <= b.KeptRows)
+}
+
+// Balanced reports whether what can be held against each other without reading
+// a row agrees: outcomes, misses and the number of rows. A [Balance] says more.
+func (b *Books) Balanced() bool {
+	q := NewBalance()
+	q.Books(b)
+	q.outcomes()
+	for _, k := range []Kind{Spend, Misses} {
+		rows, booked := b.Extent(k).Rows, b.Booked(k)
+		if rows > booked || (rows < booked && b.whole(k)) {
+			return false
+		}
+	}
+	return q.items[ItemOutcomes].Found+q.items[ItemMisses].Found == 0
 }
 
 // Record is what a balance wants to know of a job's record.

@@ -12,6 +12,8 @@ import (
 
 var (
 	descCostDiffers = desc("job_cost_difference_total", "Attempts whose backend reported another cost than its price makes of the tokens: either the price list is wrong or the bill is.", "backend")
+	descBalanced    = desc("leeway_ledger_balanced", "1 if outcomes, misses and numbers of rows agree; `leeway ledgers check` holds every row against the rest.")
+	descOverdue     = desc("leeway_ledger_overdue_rows", "Spend rows that are open although their attempt must have been over for a while.")
 	descRows        = desc("leeway_ledger_rows", "Rows of a ledger in Redis.", "ledger")
 	descOverRows    = desc("leeway_ledger_over_rows", "Rows of a ledger in Redis beyond keep.ledger_rows: the archive does not keep up, and Redis grows.", "ledger")
 	descOldest      = desc("leeway_ledger_oldest_ms", "When the oldest row of a ledger in Redis was booked, as milliseconds since 1970; absent for an empty ledger.", "ledger")
@@ -23,7 +25,7 @@ var (
 type ledgers struct{ store *redisstore.Store }
 
 func (c *ledgers) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descCostDiffers, descRows, descOverRows, descOldest, descLag, descArchivedAt} {
+	for _, d := range []*prometheus.Desc{descCostDiffers, descBalanced, descOverdue, descRows, descOverRows, descOldest, descLag, descArchivedAt} {
 		ch <- d
 	}
 }
@@ -42,6 +44,12 @@ func (c *ledgers) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
+	balanced := int64(0)
+	if books.Balanced() {
+		balanced = 1
+	}
+	gauge(descBalanced, balanced)
+	gauge(descOverdue, books.Overdue)
 	for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
 		e := books.Extent(k)
 		gauge(descRows, e.Rows, string(k))

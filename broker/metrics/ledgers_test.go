@@ -56,6 +56,12 @@ func TestLedgers(t *testing.T) {
 		must(b.store.Archived(ctx, ledger.Spend, 4))
 		got = b.scrape()
 		b.want(got, map[string]string{`leeway_archive_lag_rows{ledger="spend"}`: "2"})
+		b.want(got, map[string]string{"leeway_ledger_balanced": "1", "leeway_ledger_overdue_rows": "0"})
+		row := broker.SpendRow{JobID: "lost", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD"}
+		must(b.store.OpenProbe(ctx, &row, true, 1, 1))
+		time.Sleep(time.Minute + ledger.GraceMS*time.Millisecond + time.Second)
+		b.redis.HIncrBy("{t}:totals", "admitted:paid", 1)
+		b.want(b.scrape(), map[string]string{"leeway_ledger_balanced": "0", "leeway_ledger_overdue_rows": "1"})
 		if got["leeway_archive_last_success_ms"] == "0" {
 			t.Error("the archive's success does not show")
 		}

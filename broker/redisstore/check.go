@@ -52,7 +52,7 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 
 // Books reads what the rows are held against, at one instant.
 func (s *Store) Books(ctx context.Context) (*ledger.Books, error) {
-	v, err := s.run(ctx, scriptBooks)
+	v, err := s.run(ctx, scriptBooks, ledger.GraceMS)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Store) Books(ctx context.Context) (*ledger.Books, error) {
 	for _, e := range []*ledger.Extent{&b.Spend, &b.Misses} {
 		e.Rows, e.First, e.Last = r.int(), r.string(), r.string()
 	}
-	b.Open, b.Archived, b.KeptRows = r.int(), r.int() == 1, s.rows
+	b.Open, b.Archived, b.Overdue, b.KeptRows = r.int(), r.int() == 1, r.int(), s.rows
 	for name, v := range pairs(r.texts()) {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil {

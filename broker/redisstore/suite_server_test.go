@@ -248,14 +248,19 @@ func TestRedisFull(t *testing.T) {
 	h, c := sick(t, srv)
 	h.openAttempt(c, 1)
 	h.must(h.rdb.ConfigSet(bg, "maxmemory", "1").Err())
-	h.unavailable(t, c, "admit", "open")
-	// Nothing new comes in and no backend is called, but readers still read,
-	// workers still live, and a job that has a spend row to settle ends.
+	h.unavailable(t, c, "admit")
+	// Nothing new comes in, but readers still read, workers still live, and
+	// what was admitted comes to its end: an attempt is booked, the sweep mends
+	// and the outcome is written.
+	h.openAttempt(c, 2)
+	if _, err := h.Sweep(bg, [slackgate.NumPaths]int64{}); err != nil {
+		t.Errorf("sweep on a full Redis: %v", err)
+	}
 	h.must(h.Beat(bg, Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute))
 	if v, err := h.Get(bg, "waiting"); err != nil || v.State != broker.StateWaiting {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if o, err := h.Finish(bg, c, usable("x"), h.attempt(c, 1, 10, 20)); err != nil || o != broker.OutcomeUsable {
+	if o, err := h.Finish(bg, c, usable("x"), h.attempt(c, 1, 10, 20), h.attempt(c, 2, 10, 20)); err != nil || o != broker.OutcomeUsable {
 		t.Errorf("finish on a full Redis: %s, %v", o, err)
 	}
 	h.must(h.rdb.ConfigSet(bg, "maxmemory", "0").Err())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -207,18 +206,4 @@ func (r *demoRun) summaries() {
 		shown++
 		r.printf("\nsummary of %s (%s, by %s):\n%s\n", j.doc.Name, j.doc.Licence, j.view.Backend, j.view.Answer)
 	}
-}
-
-// scrape reads the API's metrics page.
-func (r *demoRun) scrape(ctx context.Context) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.metrics, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return io.ReadAll(io.LimitReader(resp.Body, client.MaxResponseBytes))
 }

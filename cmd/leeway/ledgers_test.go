@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -106,4 +109,35 @@ func TestLedgersCommand(t *testing.T) {
 	}
 	leeway(1, "spend", "--api=http://127.0.0.1:1")
 	leeway(2, "both", api, "--by=day")
+}
+
+// Books that do not balance, and metrics that say something else, are told and
+// change the exit code.
+func TestCheckFails(t *testing.T) {
+	report := `{"balanced":%v,"items":[{"name":"outcomes","ok":%v,"detail":"outcomes","problems":["paid: 2 came in"],"found":7}],"totals":{"miss:paid":3,"known:paid:reported":1}}`
+	page := "job_deadline_miss_total{path=\"paid\"} %d\njob_attempt_total{known=\"reported\",path=\"paid\"} 1\n"
+	for _, tt := range []struct {
+		balanced bool
+		misses   int
+		want     int
+		say      string
+	}{
+		{true, 3, 0, "✓ the metrics say what the ledgers say: 2 series"},
+		{false, 3, 1, "paid: 2 came in\n      and 6 more"},
+		{true, 2, 1, `job_deadline_miss_total{path="paid"} is 2; the ledgers say 3`},
+		{true, 4, 1, `job_deadline_miss_total{path="paid"} is 4; the ledgers say 3`},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metrics" {
+				_, _ = fmt.Fprintf(w, page, tt.misses)
+				return
+			}
+			_, _ = fmt.Fprintf(w, report, tt.balanced, tt.balanced)
+		}))
+		var out bytes.Buffer
+		if got := run([]string{"ledgers", "check", "--api=" + srv.URL, "--metrics=" + srv.URL + "/metrics"}, &out, &out); got != tt.want || !strings.Contains(out.String(), tt.say) {
+			t.Errorf("exit %d, want %d with %q:\n%s", got, tt.want, tt.say, &out)
+		}
+		srv.Close()
+	}
 }

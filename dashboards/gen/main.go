@@ -11,7 +11,7 @@ import (
 	"leeway/dashboards"
 )
 
-func main() { os.Exit(run()) }
+func main() { os.Exit(run()) } //nolint:forbidigo // a main like those in cmd
 
 func run() int {
 	runbooks := flag.String("runbooks", dashboards.RunbooksURL, "address that the links to the alerts' pages begin with")

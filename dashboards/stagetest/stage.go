@@ -231,7 +231,7 @@ func (st *Stage) Run(name string, env []string, args ...string) *Process {
 	if _, err := os.Stat(path); err != nil {
 		path = name
 	}
-	p := &Process{Cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:noctx // ended by its own signal below
+	p := &Process{Cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.Cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + st.tb.TempDir()}, env...)
 	p.Cmd.Stdout, p.Cmd.Stderr = &p.out, &p.out
 	p.Cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -399,13 +399,13 @@ func (st *Stage) Ask(expr string, from, to time.Time) (map[string][]float64, err
 		return nil, err
 	}
 	var a struct {
-		Error string
+		Error string `json:"error"`
 		Data  struct {
 			Result []struct {
-				Metric map[string]string
-				Values [][2]json.RawMessage
-			}
-		}
+				Metric map[string]string    `json:"metric"`
+				Values [][2]json.RawMessage `json:"values"`
+			} `json:"result"`
+		} `json:"data"`
 	}
 	if err := json.Unmarshal(raw, &a); err != nil || status != http.StatusOK {
 		return nil, fmt.Errorf("%s: %d %s %w", expr, status, a.Error, err)

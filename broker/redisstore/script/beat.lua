@@ -1,4 +1,5 @@
 -- A worker lives. ARGV: pool, "<worker>|<slots>", ttl_ms. Those long forgotten are dropped.
+never_refused()
 local now = now_ms()
 local key = P .. ':workers:' .. ARGV[1]
 redis.call('ZREMRANGEBYSCORE', key, '-inf', int(now))

@@ -1,8 +1,10 @@
 -- Read, at one instant, what the books are held against. Nothing is written.
--- Returns {now, per pool waiting and running, per ledger rows, first id and last id, number of open rows, 1 if there is an archive, then two lists
+-- ARGV: how long past its due instant an open row is no news, in ms.
+-- Returns {now, per pool waiting and running, per ledger rows, first id and last id, number of open rows, 1 if there is an archive, number of open rows past that, then two lists
 -- after their length: the totals, and the sums of the minutes that the last rows are in (minute, length of its sums,
 -- sums, length of its producers, producers)}. Rows booked later are not in any of them.
-local out = { now_ms() }
+local now = now_ms()
+local out = { now }
 local function add(x) out[#out + 1] = x end
 local function list(l)
   add(#l)
@@ -23,6 +25,7 @@ for _, ledger in ipairs({ 'spend', 'miss' }) do
 end
 add(redis.call('HLEN', P .. ':spend:open'))
 add(redis.call('EXISTS', P .. ':archive'))
+add(redis.call('ZCOUNT', P .. ':spend:due', '-inf', int(now - tonumber(ARGV[1]))))
 list(redis.call('HGETALL', P .. ':totals'))
 local n = 0
 for _ in pairs(minutes) do n = n + 1 end

@@ -1,5 +1,6 @@
 -- Cancel a job. ARGV: id, keep_ms, books.
 -- Returns 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it).
+never_refused()
 local id = ARGV[1]
 local r = record(id)
 if not r then return 'missing' end

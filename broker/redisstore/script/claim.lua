@@ -2,6 +2,7 @@
 -- ARGV: pool, pool limit, lease_ms, keep_ms, books.
 -- Returns {now, 'none'|'full'} or {now, 'job', id, fence, offers, attempts, accepted, deadline, spec, admission, text,
 -- flags version}.
+never_refused()
 local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local now = now_ms()
 local running = redis.call('ZCARD', P .. ':running:' .. pool)

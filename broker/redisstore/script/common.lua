@@ -37,6 +37,11 @@ local P = KEYS[1]
 
 local function int(x) return string.format('%.0f', x) end
 
+-- A full Redis refuses a script's first write that may need memory, but none
+-- after a write that needs none. Scripts that carry admitted jobs to their end
+-- call this first: only admission is to be refused.
+local function never_refused() redis.call('DEL', P .. ':never_refused') end
+
 local function now_ms()
   local t = redis.call('TIME')
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)

@@ -3,6 +3,7 @@
 -- then the attempts to settle, as settle.lua takes them.
 -- Returns {1, outcome} when committed, {2, outcome} when this very claim had committed before, {0} when fenced. A fenced
 -- caller still settles its own spend rows.
+never_refused()
 local id, fence = ARGV[1], ARGV[2]
 local books = ARGV[11]
 for i = 12, #ARGV, settle_args do settle(attempt_at(i), books) end

@@ -1,6 +1,7 @@
 -- A worker that must stop gives a claimed job back, in its old place; one that its producer took back
 -- meanwhile ends here.
 -- ARGV: pool, id, fence, keep_ms, books. Returns 1, or 0 when fenced.
+never_refused()
 local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
 local r = record(id)
 if not r or r.state ~= 'running' or r.fence ~= fence then return 0 end

@@ -1,6 +1,7 @@
 -- Open a spend row before a backend is called. ARGV: id, fence, attempt, row, due.
 -- Returns 1, or 0 when the job is not the caller's any more: then no backend
 -- may be called.
+never_refused()
 local id, fence, attempt, row, due = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local function open()
   redis.call('HSET', P .. ':spend:open', id .. '/' .. attempt, row)

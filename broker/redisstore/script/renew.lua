@@ -1,5 +1,6 @@
 -- Prolong a lease. ARGV: pool, id, fence, lease_ms.
 -- Returns 0: not yours any more, 1: yours, 2: yours and its producer cancelled it.
+never_refused()
 local pool, id, fence, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'fence', 'cancel')
 if f[1] ~= 'running' or f[2] ~= fence then return 0 end

@@ -7,6 +7,7 @@
 -- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
 -- it is gone, and no job ends that would settle it.
 -- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
+never_refused()
 local books, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local p95 = { paid = tonumber(ARGV[5]), free = tonumber(ARGV[6]) }
 local now = now_ms()

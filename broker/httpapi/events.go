@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"errors"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"leeway/broker"
+	"leeway/slackgate"
+)
+
+// The events of a job, in their order. A job that never ran has no running, one
+// without answer text no first_byte; after a lost worker running may come again.
+const (
+	EventVerdict   = "verdict"    // a [Verdict]
+	EventRunning   = "running"    // an [EventAt]: a worker has claimed the job
+	EventFirstByte = "first_byte" // an [EventAt]: the first answer text came
+	EventOutcome   = "outcome"    // a [broker.View]; the stream ends
+)
+
+// EventAt says when something happened to a job.
+type EventAt struct {
+	JobID string         `json:"job_id"`
+	Path  slackgate.Path `json:"path"`
+	// AtMS is the instant on the broker's clock.
+	AtMS int64 `json:"at_ms"`
+}
+
+// events streams what happens to a job, beginning with what has happened
+// already, until its outcome.
+func (s *Server) events(c echo.Context) error {
+	id, ctx := c.Param("id"), c.Request().Context()
+	release, err := s.holdStream()
+	if err != nil {
+		return err
+	}
+	defer release()
+	news, done := s.news.listen(id, 1)
+	defer done()
+	ended, forget := s.notifier.wait(id)
+	defer forget()
+	view, err := s.Store.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !mine(c, view) {
+		return broker.ErrNotFound
+	}
+	out, err := openStream(c)
+	if err != nil {
+		return nil // the client has gone
+	}
+	look, beat := time.NewTicker(recheck), time.NewTicker(heartbeat)
+	defer look.Stop()
+	defer beat.Stop()
+	t := &teller{out: out}
+	for {
+		if gone := t.tell(view); gone != nil || view.State == broker.StateDone {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ended:
+			ended = nil
+		case <-look.C:
+		case <-beat.C:
+			if out.beat() != nil {
+				return nil
+			}
+			continue
+		case <-ctx.Done():
+			return nil
+		}
+		switch now, err := s.Store.Get(ctx, id); {
+		case err == nil:
+			view = now
+		case errors.Is(err, broker.ErrNotFound):
+			return nil // its record has lapsed
+		}
+		// With the store away the stream waits for it, like the job.
+	}
+}
+
+// teller turns a job's states into events, each told once.
+type teller struct {
+	out                         *eventStream
+	verdict, running, firstByte bool
+}
+
+func (t *teller) tell(v *broker.View) error {
+	done := v.State == broker.StateDone
+	claimedMS := v.AcceptedMS + v.QueueWaitMS
+	if v.State == broker.StateWaiting {
+		t.running, t.firstByte = false, false // it was handed back, or its worker was lost
+	}
+	for _, e := range []struct {
+		told *bool
+		due  bool
+		name string
+		data any
+	}{
+		{&t.verdict, true, EventVerdict, recordedVerdict(v)},
+		{&t.running, v.State == broker.StateRunning || done && v.Attempts > 0, EventRunning, EventAt{v.ID, v.Path, claimedMS}},
+		{&t.firstByte, v.FirstByteAtMS > 0 || v.FirstByteMS != nil, EventFirstByte, EventAt{v.ID, v.Path, firstByteAt(v, claimedMS)}},
+		{new(bool), done, EventOutcome, v},
+	} {
+		if *e.told || !e.due {
+			continue
+		}
+		*e.told = true
+		if err := t.out.send(e.name, e.data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func firstByteAt(v *broker.View, claimedMS int64) int64 {
+	if v.FirstByteMS != nil {
+		return claimedMS + *v.FirstByteMS
+	}
+	return v.FirstByteAtMS
+}
+
+// recordedVerdict is the verdict that a job on record once got.
+func recordedVerdict(v *broker.View) *Verdict {
+	return &Verdict{
+		JobID: v.ID, Path: v.Path, Reason: slackgate.Reason(v.Path.String()),
+		SlackMS: v.Admission.SlackMS, PredictedWaitMS: v.Admission.PredictedWaitMS,
+		NeedMS:     map[string]int64{v.Path.String(): v.Admission.NeedMS},
+		QueueAgeMS: map[string]int64{v.Path.String(): v.Admission.QueueAgeMS},
+		ReserveMS:  v.ReserveMS, DeadlineAtMS: v.DeadlineAtMS,
+	}
+}
