@@ -308,7 +308,7 @@ func (d *stack) auditAttempts(rows []broker.SpendRow, r rules) {
 }
 
 // auditShared: the ledger metrics of one process are the sums of the rows.
-func auditShared(t testing.TB, name string, pg page, rows []broker.SpendRow, misses []broker.MissRow) {
+func auditShared(t *testing.T, name string, pg page, rows []broker.SpendRow, misses []broker.MissRow) {
 	t.Helper()
 	want := map[string]int64{}
 	for _, p := range slackgate.Paths {
@@ -468,7 +468,7 @@ func (d *stack) jobLines() (byID map[string][]map[string]any, refused map[slackg
 }
 
 // checkSummary: an answer is made of sentences of its own document.
-func checkSummary(t testing.TB, s *submission) {
+func checkSummary(t *testing.T, s *submission) {
 	t.Helper()
 	own := map[string]bool{}
 	for _, sentence := range extract.Sentences(s.job.Text) {

@@ -13,6 +13,7 @@ import (
 // TestFaults plays backend faults over the real wire. Each meets a pool with a
 // healthy second backend and a pool without one.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.Spare = true
 	s.PaidMS, s.PaidP95 = 60, 300

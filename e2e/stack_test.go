@@ -122,7 +122,7 @@ type backend struct {
 var labLine = regexp.MustCompile(`on (http://\S+/v1), control on (http://\S+/control)`)
 
 // startLab starts a lab backend named after its model.
-func startLab(t testing.TB, model string, firstByteMS, tailMS, slots int) *backend {
+func startLab(t *testing.T, model string, firstByteMS, tailMS, slots int) *backend {
 	t.Helper()
 	p := start(t, "leeway", nil, "lab", "--addr", "127.0.0.1:0", "--model", model,
 		"--profile", fmt.Sprintf("fixed:%dms", firstByteMS), "--tail", fmt.Sprintf("%dms", tailMS), "--slots", strconv.Itoa(slots))
@@ -215,7 +215,7 @@ type response struct {
 const callTimeout = 30 * time.Second
 
 // call makes one HTTP call and fails the test if there is no answer.
-func call(t testing.TB, method, url, contentType, body string) response {
+func call(t *testing.T, method, url, contentType, body string) response {
 	t.Helper()
 	r, err := tryCall(method, url, contentType, body)
 	if err != nil {
@@ -246,7 +246,7 @@ func tryCall(method, url, contentType, body string) (response, error) {
 
 // stack is a deployment under test.
 type stack struct {
-	t     testing.TB
+	t     *testing.T
 	redis *redistest.Server
 	labs  map[string]*backend // by name
 	file  string              // the configuration
@@ -266,7 +266,7 @@ var inMemory = []string{"--appendonly", "no"}
 
 // deploy starts Redis and the lab backends and writes the configuration;
 // startAPI and startWorker do the rest. redisArgs default to inMemory.
-func deploy(t testing.TB, s settings, redisArgs ...string) *stack {
+func deploy(t *testing.T, s settings, redisArgs ...string) *stack {
 	t.Helper()
 	d := &stack{t: t, labs: map[string]*backend{}}
 	if len(redisArgs) == 0 {
@@ -300,7 +300,7 @@ func deploy(t testing.TB, s settings, redisArgs ...string) *stack {
 }
 
 // run is deploy with one API and one worker.
-func run(t testing.TB, s settings, redisArgs ...string) *stack {
+func run(t *testing.T, s settings, redisArgs ...string) *stack {
 	t.Helper()
 	d := deploy(t, s, redisArgs...)
 	d.startWorker()
@@ -374,7 +374,7 @@ func (d *stack) metrics() map[*process]page {
 
 // page is a metrics page.
 type page struct {
-	t    testing.TB
+	t    *testing.T
 	text []byte
 }
 

@@ -100,7 +100,6 @@ type Pool struct {
 	abort    context.CancelCauseFunc
 	inFlight sync.WaitGroup
 	leaving  atomic.Bool
-	sawFull  atomic.Bool // a ticket was spent while every slot of the pool was taken
 
 	mu      sync.Mutex // guards running
 	running map[string]context.CancelCauseFunc
@@ -275,7 +274,7 @@ func (p *Pool) takeOne() {
 	if p.leaving.Load() {
 		return
 	}
-	claim, full, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
+	claim, _, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
 	switch {
 	case err != nil && claim == nil:
 		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)
@@ -285,18 +284,14 @@ func (p *Pool) takeOne() {
 		p.finish(claim, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1}, nil)
 		return
 	case claim == nil:
-		if full {
-			p.sawFull.Store(true)
-		}
-		return
+		return // nothing waits, or every slot of the pool is taken
 	}
 	p.run(claim)
-	if p.sawFull.Swap(false) {
-		p.topUp()
-	}
+	p.topUp()
 }
 
-// topUp replaces tickets that were spent while the pool was full.
+// topUp replaces tickets that were spent, here or by another worker, while
+// every slot of the pool was taken: now one is free.
 func (p *Pool) topUp() {
 	var policy [slackgate.NumPaths]redisstore.PoolPolicy
 	policy[p.Path].Limit = p.Limit
@@ -305,7 +300,6 @@ func (p *Pool) topUp() {
 		_, err = p.Tickets.TopUp(p.base, p.Path, &st.Pools[p.Path])
 	}
 	if err != nil && p.base.Err() == nil {
-		p.sawFull.Store(true)
 		p.Log.Warn("tickets not topped up", "path", p.Path.String(), "error", err)
 	}
 }

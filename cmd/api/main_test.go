@@ -45,7 +45,7 @@ func TestConfigurationErrors(t *testing.T) {
 		"bad deadline":         {environ: []string{"DEADLINE_MS=0"}, want: "DEADLINE_MS"},
 		"redis.url of no kind": {doc: "redis: {url: 'http://user:hunter2@h:1/'}\n", want: "redis.url"},
 		"no such file":         {args: []string{"--config", "/nonexistent/leeway.yaml"}, want: "/nonexistent/leeway.yaml"},
-		"unknown flag":         {args: []string{"--embeded"}, want: "--embeded"},
+		"unknown flag":         {args: []string{"--embed"}, want: "--embed"},
 		"unknown log level":    {args: []string{"--log-level", "loud"}, want: "log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -84,7 +84,8 @@ while a <= #ARGV do
   local took, bound_to = '', ''
   if idem ~= '' then
     local bound = redis.call('GET', P .. ':idem:' .. idem)
-    if bound then
+    -- a key whose job is off the record names nothing any more
+    if bound and redis.call('EXISTS', P .. ':job:' .. string.sub(bound, #hash + 2)) == 1 then
       mode, bound_to = 'bound', string.sub(bound, #hash + 2)
       if string.sub(bound, 1, #hash) == hash then took = 'same' else took = 'conflict' end
     end

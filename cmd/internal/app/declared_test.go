@@ -14,15 +14,22 @@ import (
 // The declared workload of the article, 8/s for 90 s, over the whole of
 // Leeway: each job has one outcome, the books balance, and no backend is
 // called with less slack than the pool's p95.
-func TestDeclaredWorkloadSeed(t *testing.T) { testDeclared(t, slackgate.Seed) }
+func TestDeclaredWorkloadSeed(t *testing.T) { testDeclared(t, slackgate.Seed, 1) }
 
 // The same under the default policy: no promise is missed.
-func TestDeclaredWorkloadPredictive(t *testing.T) { testDeclared(t, slackgate.Predictive) }
+func TestDeclaredWorkloadPredictive(t *testing.T) { testDeclared(t, slackgate.Predictive, 1) }
 
-func testDeclared(t *testing.T, rule slackgate.Rule) {
+// Two workers offer twice the slots that the pools' limits allow: each spends
+// tickets while the other runs the jobs, and still none is stranded.
+func TestDeclaredWorkloadTwoWorkers(t *testing.T) { testDeclared(t, slackgate.Predictive, 2) }
+
+func testDeclared(t *testing.T, rule slackgate.Rule, workers int) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := declared(rule)
 		w := start(t, cfg, labs)
+		for range workers - 1 {
+			w.anotherWorker()
+		}
 		verdicts, ends := w.offerAt(720, 125*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
 		byOutcome := map[broker.Outcome]int{}
 		due := map[string]int64{}

@@ -80,6 +80,28 @@ func TestTwinsAreOneJob(t *testing.T) {
 	})
 }
 
+// A key lives as long as its job's record; after that it names a new job.
+func TestKeyOutlivedByRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Keep.ResultMS = 60_000
+		w := start(t, cfg, labs)
+		body := `{"text": "x", "deadline_ms": 600000}`
+		_, first, _ := w.post("k", body)
+		_ = w.wait(first)
+		time.Sleep(50 * time.Second)
+		if status, id, _ := w.post("k", body); status != http.StatusOK || id != first {
+			t.Errorf("while the record is there: %d, job %s; want 200 and %s", status, id, first)
+		}
+		time.Sleep(20 * time.Second)
+		status, second, _ := w.post("k", body)
+		if status != http.StatusAccepted || second == first {
+			t.Errorf("after the record: %d, job %s; want 202 and a new job", status, second)
+		}
+		_ = w.wait(second)
+	})
+}
+
 // A refused submission does not bind its key; bad keys are bad input.
 func TestKeyEdges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

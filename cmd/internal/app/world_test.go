@@ -269,5 +269,14 @@ func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job)
 	return verdicts, ends
 }
 
+// anotherWorker starts one more worker process like the first.
+func (w *world) anotherWorker() {
+	extra, err := StartWorker(Options{
+		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, Transport: w.worker.transport, MetricsListener: pipenet.Listen(),
+	})
+	must(w.t, err)
+	w.t.Cleanup(func() { must(w.t, extra.Stop(context.Background())) })
+}
+
 // labPace is a lab's latency from now on.
 func labPace(profile string) lab.Pace { return lab.Pace{Profile: profile} }
