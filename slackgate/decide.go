@@ -123,3 +123,7 @@ func spread(retryMS int64, by float64) int64 {
 // FitsFirstByte is the check made before a backend is called: there must be at
 // least one first-byte p95 of slack left. At exactly the p95 the call is made.
 func FitsFirstByte(slackMS, p95MS int64) bool { return p95MS > 0 && slackMS >= p95MS }
+
+// FitsHold is the other half of that check, for jobs that need the last byte:
+// the 95th percentile of the hold time must fit what is left to the deadline.
+func FitsHold(leftMS, p95MS int64) bool { return p95MS > 0 && leftMS >= p95MS }

@@ -17,13 +17,10 @@ import (
 // run takes a claimed job to its one outcome.
 func (p *Pool) run(c *broker.Claim) {
 	p.Observer.Claimed(c.Path, c.QueueWaitMS())
-	sinceClaim := time.Since(c.ClaimedAt)
 	// The gate again: time has passed since the promise. The backends' own
 	// p95s are checked by the runner before each call.
-	if !slackgate.FitsFirstByte(c.SlackMS()-sinceClaim.Milliseconds(), p.FirstByteP95()) {
-		if !p.rescued(c) {
-			p.finish(c, &broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1}, nil)
-		}
+	if !p.stillFits(c) {
+		p.expire(c)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(p.base)
@@ -83,7 +80,7 @@ func (p *Pool) run(c *broker.Claim) {
 		p.Log.Warn("job went to another holder", "job_id", c.ID, "path", c.Path.String())
 		p.settle(c, settled)
 		return
-	case errors.Is(cause, errStopping):
+	case errors.Is(cause, errStopping) && (err != nil || res.Outcome == attempt.OutcomeCancelled):
 		p.handBack(c, settled)
 		return
 	case err != nil:
@@ -94,12 +91,33 @@ func (p *Pool) run(c *broker.Claim) {
 		p.handBack(c, settled)
 		return
 	}
+	if res.Outcome == attempt.OutcomeExpired && len(res.Attempts) == 0 && p.rescued(c) {
+		return // its backends could not be called: the other pool's will be
+	}
 	f := p.conclude(c, &res, errors.Is(cause, errCancelled))
 	if f.FirstByteMS >= 0 {
 		p.Observer.FirstByte(c.Path, f.FirstByteMS)
 	}
 	p.finish(c, f, settled)
 	p.measure(samples...)
+}
+
+// stillFits is the gate's check before a backend is called: the first byte in
+// the slack that is left, and the last by the deadline.
+func (p *Pool) stillFits(c *broker.Claim) bool {
+	since := time.Since(c.ClaimedAt).Milliseconds()
+	if !slackgate.FitsFirstByte(c.SlackMS()-since, p.FirstByteP95()) {
+		return false
+	}
+	hold := p.HoldP95()
+	return c.FirstByteOnly || hold == 0 || slackgate.FitsHold(c.DeadlineAtMS-c.NowMS-since, hold)
+}
+
+// expire ends a job that no backend was called for, unless it is rescued.
+func (p *Pool) expire(c *broker.Claim) {
+	if !p.rescued(c) {
+		p.finish(c, &broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1}, nil)
+	}
 }
 
 // rescued offers a job that free can no longer make to paid, if its class
@@ -183,10 +201,7 @@ func (p *Pool) settlement(c *broker.Claim, call *attempt.Call, s *attempt.Settle
 	}
 	row.Clamped = s.Usage.Clamped
 	row.Known = known(s.Usage.How)
-	row.Result = string(s.Reason)
-	if row.Result == "" {
-		row.Result = "whole"
-	}
+	row.Result = result(s)
 	if row.Known == broker.KnownUnknown {
 		// What was seen is a lower bound. It stays charged at its largest.
 		row.OutputTokens = max(row.OutputTokens, int64(c.MaxOutputTokens))
@@ -222,9 +237,9 @@ func (p *Pool) conclude(c *broker.Claim, r *attempt.Result, cancelled bool) *bro
 		f.FirstByteMS = r.FirstByteAt.Milliseconds()
 	}
 	if n := len(r.Attempts); n > 0 {
-		f.FirstRoute, f.FirstOutcome = r.Attempts[0].Backend, result(&r.Attempts[0])
+		f.FirstRoute, f.FirstOutcome = r.Attempts[0].Backend, result(&r.Attempts[0].Settlement)
 		if n > 1 {
-			f.FallbackOutcome = result(&r.Attempts[n-1])
+			f.FallbackOutcome = result(&r.Attempts[n-1].Settlement)
 		}
 	}
 	if n := len(r.Attempts); n > 0 {
@@ -272,11 +287,21 @@ func system(prompt, instruction string) string {
 	return prompt + "\n\n" + instruction
 }
 
-func result(a *attempt.Attempt) string {
-	if a.Reason == "" {
-		return "whole"
+// Results of an attempt that has no reason to name.
+const (
+	resultWhole     = "whole"
+	resultNotCalled = "not_called" // booked, and then not made: its time had run out
+)
+
+// result is how an attempt ended, for the ledger and the log.
+func result(s *attempt.Settlement) string {
+	switch {
+	case s.NotCalled:
+		return resultNotCalled
+	case s.Reason == "":
+		return resultWhole
 	}
-	return string(a.Reason)
+	return string(s.Reason)
 }
 
 // lateCause says by what a late answer was late.
@@ -328,9 +353,15 @@ func (p *Pool) finish(c *broker.Claim, f *broker.Finish, settled []redisstore.Se
 	if err != nil {
 		return
 	}
-	view, err := p.Store.Get(context.Background(), c.ID)
-	if err != nil {
-		p.Log.Warn("ended job not readable for the log", "job_id", c.ID, "error", err)
+	var view *broker.View
+	err = p.book("log line", c.ID, func(ctx context.Context) (err error) {
+		if view, err = p.Store.Get(ctx, c.ID); errors.Is(err, broker.ErrUnavailable) {
+			return err
+		}
+		return nil
+	})
+	if err != nil || view == nil {
+		p.Log.Warn("ended job not readable for the log", "job_id", c.ID)
 		return
 	}
 	joblog.Ended(context.Background(), p.Log, view)

@@ -59,6 +59,8 @@ type Options struct {
 	Redis redis.UniversalClient
 	// FirstByteP95 is the pool's first-byte p95 now.
 	FirstByteP95 func() int64
+	// HoldP95 is the pool's hold p95 now; 0: the last byte is not promised.
+	HoldP95 func() int64
 	// LongestSlack is the longest slack that jobs of the classes which may use
 	// the pool have by default: with a p95 beyond it, nothing is admitted.
 	LongestSlack func() int64

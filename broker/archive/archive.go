@@ -80,7 +80,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 		began := time.Now()
 		err := a.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if !away {
 			a.Log.Warn("archive cannot go on: rows stay in Redis meanwhile", "error", err)

@@ -4,6 +4,7 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -257,7 +258,7 @@ func TestNothingTwice(t *testing.T) {
 	wr := &writer{conn: conn, deployment: "test"}
 	w.must(wr.prepare(bg))
 	rows := []broker.SpendRow{{ID: "99-1", JobID: "x", Attempt: 1}}
-	if _, err := write(bg, wr, ledger.Spend, position{id: "1-1"}, position{id: "99-1", booked: 1}, rows, spendTable); err != errMoved {
+	if _, err := write(bg, wr, ledger.Spend, position{id: "1-1"}, position{id: "99-1", booked: 1}, rows, spendTable); !errors.Is(err, errMoved) {
 		t.Errorf("wrote from a position that is not there: %v", err)
 	}
 	w.archived()

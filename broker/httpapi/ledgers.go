@@ -43,15 +43,15 @@ func newQuery(c echo.Context, known ...string) *query {
 	for name, values := range q.v {
 		switch {
 		case !slices.Contains(known, name):
-			q.fail(name, "is no parameter of this route: %s", strings.Join(known, ", "))
+			q.failf(name, "is no parameter of this route: %s", strings.Join(known, ", "))
 		case len(values) > 1:
-			q.fail(name, "is there twice")
+			q.failf(name, "is there twice")
 		}
 	}
 	return q
 }
 
-func (q *query) fail(field, format string, args ...any) {
+func (q *query) failf(field, format string, args ...any) {
 	if q.err == nil {
 		q.err = broker.Fieldf(field, format, args...)
 	}
@@ -65,7 +65,7 @@ func (q *query) int(name string, def, lo, hi int64) int64 {
 	}
 	n, err := strconv.ParseInt(q.v.Get(name), 10, 64)
 	if err != nil || n < lo || n > hi {
-		q.fail(name, "must be a whole number in %d..%d", lo, hi)
+		q.failf(name, "must be a whole number in %d..%d", lo, hi)
 		return def
 	}
 	return n
@@ -75,7 +75,7 @@ func (q *query) int(name string, def, lo, hi int64) int64 {
 func (q *query) text(name string) string {
 	v := q.v.Get(name)
 	if len(v) > MaxProducerBytes {
-		q.fail(name, "is longer than %d bytes", MaxProducerBytes)
+		q.failf(name, "is longer than %d bytes", MaxProducerBytes)
 	}
 	return v
 }
@@ -84,7 +84,7 @@ func (q *query) text(name string) string {
 func oneOf[T ~string](q *query, name string, set ...T) T {
 	v := T(q.v.Get(name))
 	if v != "" && !slices.Contains(set, v) {
-		q.fail(name, "%q is not one of %v", string(v), set)
+		q.failf(name, "%q is not one of %v", string(v), set)
 		return ""
 	}
 	return v
@@ -105,7 +105,7 @@ func (q *query) filter() *ledger.Filter {
 	if q.has("path") {
 		f.Path = new(slackgate.Path)
 		if f.Path.UnmarshalText([]byte(q.v.Get("path"))) != nil {
-			q.fail("path", "%q is not one of reject, paid, free", q.v.Get("path"))
+			q.failf("path", "%q is not one of reject, paid, free", q.v.Get("path"))
 		}
 	}
 	return f
@@ -144,7 +144,7 @@ func askRows(c echo.Context, own ...string) (*rowsAsked, error) {
 	q := newQuery(c, append(slices.Clone(rowParams), own...)...)
 	a := &rowsAsked{filter: q.filter(), format: q.format(c), cursor: q.v.Get("cursor")}
 	if len(a.cursor) > 64 {
-		q.fail("cursor", "is not one of ours")
+		q.failf("cursor", "is not one of ours")
 	}
 	def, most := int64(defaultPage), int64(redisstore.MaxPage)
 	if a.format != ledger.JSON {
@@ -215,10 +215,7 @@ func streamRows[T any](s *Server, c echo.Context, a *rowsAsked, header []string,
 	if err != nil {
 		return err
 	}
-	out, err := s.stream(c, a.format, header)
-	if err != nil {
-		return err
-	}
+	out := s.stream(c, a.format, header)
 	written := 0
 	for page := first; ; {
 		for i := range page.Rows {
@@ -228,17 +225,17 @@ func streamRows[T any](s *Server, c echo.Context, a *rowsAsked, header []string,
 			written++
 			row := &page.Rows[i]
 			if err := out.Write(row, func() []string { return record(row) }); err != nil {
-				return out.broken(err)
+				out.broken(err)
 			}
 		}
 		if page.Next == "" {
 			return out.end()
 		}
 		if err := out.flush(); err != nil {
-			return out.broken(err)
+			out.broken(err)
 		}
 		if page, err = read(ctx, a.filter, page.Next, redisstore.MaxPage); err != nil {
-			return out.broken(err)
+			out.broken(err)
 		}
 	}
 }
@@ -262,15 +259,15 @@ type rowStream struct {
 	c echo.Context
 }
 
-func (s *Server) stream(c echo.Context, f ledger.Format, header []string) (*rowStream, error) {
+func (s *Server) stream(c echo.Context, f ledger.Format, header []string) *rowStream {
 	c.Response().Header().Set("Content-Type", f.MediaType())
 	c.Response().WriteHeader(http.StatusOK)
 	w, err := ledger.NewWriter(c.Response(), f, header)
 	out := &rowStream{Writer: w, s: s, c: c}
 	if err != nil {
-		return nil, out.broken(err)
+		out.broken(err)
 	}
-	return out, nil
+	return out
 }
 
 func (o *rowStream) flush() error {
@@ -281,12 +278,13 @@ func (o *rowStream) flush() error {
 
 func (o *rowStream) end() error {
 	if err := o.Flush(); err != nil {
-		return o.broken(err)
+		o.broken(err)
 	}
 	return nil
 }
 
-func (o *rowStream) broken(err error) error {
+// broken ends the request so that its client sees that the body is not whole.
+func (o *rowStream) broken(err error) {
 	if o.c.Request().Context().Err() == nil {
 		o.s.Log.Warn("ledger stream broke", "route", o.c.Path(), "error", err)
 	}
@@ -314,7 +312,7 @@ func (s *Server) rollups(c echo.Context) error {
 		Group: ledger.LabelNames, Filter: *q.filter(),
 	}
 	if r.Kind == "" {
-		q.fail("ledger", "must be spend or misses: the two are never summed")
+		q.failf("ledger", "must be spend or misses: the two are never summed")
 	}
 	if r.Step == "" {
 		r.Step = ledger.ByMinute
@@ -323,12 +321,12 @@ func (s *Server) rollups(c echo.Context) error {
 		r.Group = slices.DeleteFunc(strings.Split(q.v.Get("group"), ","), func(g string) bool { return g == "" })
 		for _, g := range r.Group {
 			if !slices.Contains(ledger.LabelNames, g) {
-				q.fail("group", "%q is not one of %v", g, ledger.LabelNames)
+				q.failf("group", "%q is not one of %v", g, ledger.LabelNames)
 			}
 		}
 	}
 	if r.Kind == ledger.Spend && r.Filter.Cause != "" {
-		q.fail("cause", "is not for the spend ledger")
+		q.failf("cause", "is not for the spend ledger")
 	}
 	if q.err != nil {
 		return q.err
@@ -366,10 +364,7 @@ func (s *Server) rollups(c echo.Context) error {
 
 // streamSums writes each step as soon as it is complete.
 func (s *Server) streamSums(c echo.Context, f ledger.Format, r *ledger.Rollup, first, last int64) error {
-	out, err := s.stream(c, f, ledger.SumHeader(r.Kind))
-	if err != nil {
-		return err
-	}
+	out := s.stream(c, f, ledger.SumHeader(r.Kind))
 	write := func() error {
 		for _, sum := range r.Take() {
 			if err := out.Write(sum, func() []string { return ledger.SumRecord(sum) }); err != nil {
@@ -379,7 +374,7 @@ func (s *Server) streamSums(c echo.Context, f ledger.Format, r *ledger.Rollup, f
 		return nil
 	}
 	step := r.Step.MS() / ledger.MinuteMS(1)
-	err = s.Store.Minutes(c.Request().Context(), first, last, func(m ledger.MinuteSums) error {
+	err := s.Store.Minutes(c.Request().Context(), first, last, func(m ledger.MinuteSums) error {
 		if m.Minute%step == 0 {
 			if err := write(); err != nil {
 				return err
@@ -392,7 +387,7 @@ func (s *Server) streamSums(c echo.Context, f ledger.Format, r *ledger.Rollup, f
 		err = write()
 	}
 	if err != nil {
-		return out.broken(err)
+		out.broken(err)
 	}
 	return out.end()
 }
@@ -422,7 +417,7 @@ func pageParams(c echo.Context) (cursor string, limit int, err error) {
 	q := newQuery(c, "cursor", "limit")
 	cursor, limit = q.v.Get("cursor"), int(q.int("limit", defaultPage, 1, redisstore.MaxPage))
 	if len(cursor) > 64 {
-		q.fail("cursor", "is not one of ours")
+		q.failf("cursor", "is not one of ours")
 	}
 	return cursor, limit, q.err
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -197,6 +198,38 @@ func TestCheckRoute(t *testing.T) {
 		a.loseRedis(false)
 		if w := a.send(http.MethodGet, "/v1/ledgers/check", ""); w.Code != http.StatusServiceUnavailable {
 			t.Errorf("%d %s", w.Code, w.Body)
+		}
+		a.findRedis()
+	})
+}
+
+// cutter loses Redis once the first page has gone out.
+type cutter struct {
+	*httptest.ResponseRecorder
+	cut func()
+}
+
+func (c *cutter) Flush() { c.cut() }
+
+// A stream whose store goes away is cut off, so that its reader sees that it
+// is not whole.
+func TestBrokenStream(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		for i := range 1500 {
+			_, err := a.redis.XAdd("{leeway}:ledger:miss", fmt.Sprintf("%d-1", 1000+i), []string{"job_id", "j", "path", "paid", "admission", "{}"})
+			a.must(err)
+		}
+		if w := a.send(http.MethodGet, "/v1/ledgers/misses?format=ndjson", ""); w.Code != 200 || strings.Count(w.Body.String(), "\n") != 1500 {
+			t.Fatalf("%d, %d rows", w.Code, strings.Count(w.Body.String(), "\n"))
+		}
+		w := &cutter{ResponseRecorder: httptest.NewRecorder(), cut: func() { a.loseRedis(false) }}
+		var got any
+		func() {
+			defer func() { got = recover() }()
+			a.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/v1/ledgers/misses?format=ndjson", nil))
+		}()
+		if got != http.ErrAbortHandler || strings.Count(w.Body.String(), "\n") != 1000 {
+			t.Errorf("ended with %v after %d rows", got, strings.Count(w.Body.String(), "\n"))
 		}
 		a.findRedis()
 	})

@@ -110,7 +110,7 @@ func (s *Server) takeBack(ctx context.Context, id string) {
 	case err != nil:
 		s.Log.Warn("job of a client that has gone not cancelled", "job_id", id, "error", err)
 	case what == redisstore.CancelWaiting:
-		s.logEnd(ctx, id)
+		s.logEnd(id)
 	}
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,7 +169,7 @@ func NewBalance() *Balance {
 
 var itemNames = []string{ItemOutcomes, ItemAttempts, ItemMisses, ItemSpendTotals, ItemMissTotals, ItemSpendSums, ItemMissSums, ItemOpen}
 
-func (b *Balance) problem(item, format string, args ...any) {
+func (b *Balance) problemf(item, format string, args ...any) {
 	i := b.items[item]
 	i.Found++
 	if len(i.Problems) < MostProblems {
@@ -214,7 +215,7 @@ func (b *Balance) Spend(r *broker.SpendRow) {
 func (b *Balance) attempt(r *broker.SpendRow) {
 	k := b.hash(r.JobID, strconv.Itoa(r.Attempt))
 	if _, twice := b.attempts[k]; twice {
-		b.problem(ItemAttempts, "attempt %d of job %s has two spend rows", r.Attempt, r.JobID)
+		b.problemf(ItemAttempts, "attempt %d of job %s has two spend rows", r.Attempt, r.JobID)
 		return
 	}
 	b.attempts[k] = struct{}{}
@@ -226,7 +227,7 @@ func (b *Balance) Miss(r *broker.MissRow) {
 	b.rows[Misses]++
 	k := b.hash(r.JobID)
 	if b.missed[k]++; b.missed[k] == 2 {
-		b.problem(ItemMisses, "job %s has two miss rows", r.JobID)
+		b.problemf(ItemMisses, "job %s has two miss rows", r.JobID)
 	}
 	p := r.Path.String()
 	b.totals["miss:"+p]++
@@ -253,9 +254,7 @@ func (b *Balance) Compare(k Kind, m *MinuteSums, rows Sums) {
 		item = ItemMissSums
 	}
 	left := Sums{}
-	for name, n := range rows {
-		left[name] = n
-	}
+	maps.Copy(left, rows)
 	for name, v := range m.Sums {
 		f, ok := ParseField(name)
 		if ok && f.Kind != k {
@@ -263,16 +262,16 @@ func (b *Balance) Compare(k Kind, m *MinuteSums, rows Sums) {
 		}
 		n, err := strconv.ParseInt(v, 10, 64)
 		if !ok || err != nil {
-			b.problem(item, "minute %d has a sum that cannot be read: %q", MinuteMS(m.Minute), name)
+			b.problemf(item, "minute %d has a sum that cannot be read: %q", MinuteMS(m.Minute), name)
 			continue
 		}
 		if left[name] != n {
-			b.problem(item, "minute %d: %s is %d, its rows sum to %d", MinuteMS(m.Minute), name, n, left[name])
+			b.problemf(item, "minute %d: %s is %d, its rows sum to %d", MinuteMS(m.Minute), name, n, left[name])
 		}
 		delete(left, name)
 	}
 	for name, n := range left {
-		b.problem(item, "minute %d: its rows sum to %s = %d, which has no sum", MinuteMS(m.Minute), name, n)
+		b.problemf(item, "minute %d: its rows sum to %s = %d, which has no sum", MinuteMS(m.Minute), name, n)
 	}
 }
 
@@ -327,10 +326,10 @@ func (b *Balance) outcomes() {
 		w, r := b.books.Waiting[path], b.books.Running[path]
 		waiting, running = waiting+w, running+r
 		if in != out+w+r {
-			b.problem(ItemOutcomes, "%s: %d jobs came in; %d ended or moved on, %d wait, %d run", p, in, out, w, r)
+			b.problemf(ItemOutcomes, "%s: %d jobs came in; %d ended or moved on, %d wait, %d run", p, in, out, w, r)
 		}
 		if n := t["miss:"+p]; n != missed {
-			b.problem(ItemMisses, "%s: %d outcomes are misses, %d misses are booked", p, missed, n)
+			b.problemf(ItemMisses, "%s: %d outcomes are misses, %d misses are booked", p, missed, n)
 		}
 	}
 	b.items[ItemOutcomes].Detail = fmt.Sprintf("every admitted job has one outcome, waits or runs: %d admitted, %d ended, %d waiting, %d running",
@@ -349,7 +348,7 @@ func (b *Balance) attemptsAndMisses() {
 		if r.AcceptedMS >= spendFrom {
 			attempts += r.Attempts
 			if n := int(b.perJob[k]); n < r.Attempts {
-				b.problem(ItemAttempts, "job %s made %d attempts and has %d spend rows", r.ID, r.Attempts, n)
+				b.problemf(ItemAttempts, "job %s made %d attempts and has %d spend rows", r.ID, r.Attempts, n)
 			}
 		}
 		if r.State != broker.StateDone || r.EndedMS < missFrom {
@@ -360,7 +359,7 @@ func (b *Balance) attemptsAndMisses() {
 			want, misses = 1, misses+1
 		}
 		if n := b.missed[k]; n != want && n < 2 {
-			b.problem(ItemMisses, "job %s ended as %s and has %d miss rows", r.ID, r.Outcome, n)
+			b.problemf(ItemMisses, "job %s ended as %s and has %d miss rows", r.ID, r.Outcome, n)
 		}
 	}
 	some := ""
@@ -386,13 +385,13 @@ func (b *Balance) sums(k Kind, item string, names ...string) {
 	n, booked := b.rows[k], b.books.Booked(k)
 	i := b.items[item]
 	if ext := b.books.Extent(k).Rows; n != ext {
-		b.problem(item, "%d rows were read of %d", n, ext)
+		b.problemf(item, "%d rows were read of %d", n, ext)
 	}
 	if n > booked {
-		b.problem(item, "%d rows are there, %d were booked", n, booked)
+		b.problemf(item, "%d rows are there, %d were booked", n, booked)
 	}
 	if n < booked && b.books.whole(k) {
-		b.problem(item, "%d rows are there, %d were booked, and nothing may have been dropped", n, booked)
+		b.problemf(item, "%d rows are there, %d were booked, and nothing may have been dropped", n, booked)
 	}
 	if !b.books.whole(k) {
 		i.Detail = fmt.Sprintf("the totals cover %d rows that are no longer here, so that only their roll-ups can be held against the %d that are", booked-n, n)
@@ -401,13 +400,13 @@ func (b *Balance) sums(k Kind, item string, names ...string) {
 	for name, v := range b.books.Totals {
 		family, _, _ := strings.Cut(name, ":")
 		if slices.Contains(names, family) && b.totals[name] != v {
-			b.problem(item, "%s is %d, the rows sum to %d", name, v, b.totals[name])
+			b.problemf(item, "%s is %d, the rows sum to %d", name, v, b.totals[name])
 		}
 	}
 	for name, v := range b.totals {
 		family, _, _ := strings.Cut(name, ":")
 		if _, ok := b.books.Totals[name]; !ok && v != 0 && slices.Contains(names, family) {
-			b.problem(item, "the rows sum to %s = %d, which has no total", name, v)
+			b.problemf(item, "the rows sum to %s = %d, which has no total", name, v)
 		}
 	}
 	i.Detail = fmt.Sprintf("the totals, which the metrics show, are the sums of the %s ledger's %d rows", k, n)
@@ -423,7 +422,7 @@ func (b *Balance) openRows() {
 		r := &b.open[i]
 		late := b.books.NowMS - r.DueMS
 		if r.DueMS > 0 && late > GraceMS {
-			b.problem(ItemOpen, "attempt %d of job %s on %s is open %d ms after it was due", r.Attempt, r.JobID, r.Backend, late)
+			b.problemf(ItemOpen, "attempt %d of job %s on %s is open %d ms after it was due", r.Attempt, r.JobID, r.Backend, late)
 		}
 		oldest = max(oldest, b.books.NowMS-r.OpenedAtMS)
 	}

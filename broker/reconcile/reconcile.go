@@ -30,7 +30,12 @@ type Reconciler struct {
 	Draining func(path slackgate.Path) bool
 	// Move offers a waiting job to another pool; see admission.Admitter.
 	Move func(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error)
+
+	unlogged []string // ended jobs whose lines wait for the store
 }
+
+// maxUnlogged bounds how many lines are kept for later.
+const maxUnlogged = 10_000
 
 // Run mends every Interval until ctx is done. Redis being away is not a
 // failure of the loop: it goes on when Redis does.
@@ -63,15 +68,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range swept.Ended {
-		view, err := r.Store.Get(ctx, id)
-		if err != nil {
-			// One record that cannot be read must not keep the rest from their lines and tickets.
-			r.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
-			continue
-		}
-		joblog.Ended(ctx, r.Log, view)
-	}
+	r.logEnded(ctx, swept.Ended)
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
@@ -96,6 +93,25 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// logEnded writes the lines of jobs that a sweep has closed, and of those
+// before that could not be read then. One record that cannot be read must not
+// keep the rest from their lines and tickets.
+func (r *Reconciler) logEnded(ctx context.Context, ids []string) {
+	ids = append(r.unlogged, ids...)
+	r.unlogged = nil
+	for _, id := range ids {
+		view, err := r.Store.Get(ctx, id)
+		switch {
+		case errors.Is(err, broker.ErrUnavailable) && len(r.unlogged) < maxUnlogged:
+			r.unlogged = append(r.unlogged, id)
+		case err != nil:
+			r.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+		default:
+			joblog.Ended(ctx, r.Log, view)
+		}
+	}
 }
 
 // moveMost bounds how many waiting jobs one look offers elsewhere.

@@ -55,7 +55,7 @@ func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ArchiveState, er
 		return nil, unavailable(err)
 	}
 	if len(m) == 0 {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no archive is no error
 	}
 	num := func(f string) int64 { n, _ := strconv.ParseInt(m[f], 10, 64); return n }
 	a := &ArchiveState{LastSuccessMS: num("at"), LagRows: map[ledger.Kind]int64{}}

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ func interleavings(t *testing.T, h0 *harness) {
 		}
 		path := func() slackgate.Path { return rapid.SampledFrom(slackgate.Paths[:]).Draw(rt, "path") }
 		fenced := func(err error) {
-			if err != nil && err != broker.ErrFenced {
+			if err != nil && !errors.Is(err, broker.ErrFenced) {
 				rt.Fatal(err)
 			}
 		}
@@ -423,7 +424,7 @@ func trims(t *testing.T, h0 *harness) {
 	} {
 		h := h0.fresh()
 		fill(h, 10)
-		h.Store.rows = tt.bound
+		h.rows = tt.bound
 		n, _, err := h.Trim(bg, ledger.Spend, id(h, tt.archived), tt.keep)
 		h.must(err)
 		left, err := h.rdb.XLen(bg, h.key("ledger", "spend")).Result()
@@ -435,7 +436,7 @@ func trims(t *testing.T, h0 *harness) {
 	// With an archive booking drops nothing; without one it does.
 	for _, expected := range []bool{false, true} {
 		h := h0.fresh()
-		h.Store.books = "1000:1000"
+		h.books = "1000:1000"
 		fill(h, 2000)
 		if expected {
 			h.must(h.ExpectArchive(bg))

@@ -238,7 +238,8 @@ func (b *book) columns() []*column {
 				totals[g].MissSum = &ledger.MissSum{Causes: map[string]int64{}}
 			}
 		}
-		t, n := totals[g], int64(0)
+		t := totals[g]
+		var n int64
 		if b.kind == ledger.Spend {
 			t.Attempts += s.Attempts
 			t.InputTokens += s.InputTokens

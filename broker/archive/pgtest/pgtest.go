@@ -33,7 +33,7 @@ func Start(tb testing.TB) *Server {
 	tb.Helper()
 	// Not tb.TempDir: its parents may be closed to the user that the server
 	// runs as.
-	dir, err := os.MkdirTemp("", "leeway-pg-")
+	dir, err := os.MkdirTemp("", "leeway-pg-") //nolint:usetesting // see above
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -53,10 +53,13 @@ for _, pool in ipairs({ 'paid', 'free' }) do
       redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
       local offers = tonumber(r.offers or '0')
       local urgency = tonumber(r.deadline) - tonumber(r.reserve)
+      -- what it must still have: that of paid, if the re-check may rescue it
+      local least = p95[pool]
+      if pool == 'free' and string.find(r.spec, '"rescue":true', 1, true) then least = math.min(least, p95.paid) end
       if r.cancel == '1' then
         close(id, r, 'cancelled', '', '')
         failed = failed + 1
-      elseif offers < max_offers and urgency - now >= p95[pool] then
+      elseif offers < max_offers and urgency - now >= least then
         settle_unknown(id, tonumber(r.attempts or '0'), now, books)
         release(pool, id)
         redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'offers', offers + 1, 'queue_wait', '-1')

@@ -183,6 +183,16 @@ func (b *base) firstByteP95(path slackgate.Path) int64 {
 	return int64(math.Ceil(m.FirstByte.P95MS))
 }
 
+// holdP95 is a pool's hold p95 as measured; 0 under the article's rule, which
+// promises the first byte alone.
+func (b *base) holdP95(path slackgate.Path) int64 {
+	if b.values("").Policy == slackgate.Seed {
+		return 0
+	}
+	m := b.meter.Get(measure.PoolName(path))
+	return int64(math.Ceil(m.Belief().Hold.P95MS))
+}
+
 // subjects are the pools and backends whose latency is measured.
 func subjects(cfg *config.Config) []measure.Subject {
 	var out []measure.Subject

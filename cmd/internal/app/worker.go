@@ -96,6 +96,7 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 			return time.Duration(m.FirstByte.P95MS * float64(time.Millisecond))
 		},
 		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
+		HoldP95:         func() int64 { return w.holdP95(path) },
 		LongestSlack:    func() int64 { return w.longestSlack(path) },
 		Prompt:          w.prompt,
 		Rescue:          w.admitter.Rescue,
