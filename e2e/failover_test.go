@@ -11,19 +11,20 @@ import (
 	"leeway/broker/client"
 )
 
-// TestSlowPrimary plays the second article's fault over real processes: the
-// primary takes three seconds although its p95 is declared as half a second,
-// callers wait 1.5 s, the second backend is healthy. All eight are served in
-// time, which no count of attempts would have done.
+// TestSlowPrimary plays the second article's fault over real processes, at
+// three times its times so that a busy machine does not decide: the primary
+// takes nine seconds although its p95 is declared as one and a half, callers
+// wait 4.5 s, the second backend is healthy. All eight are served in time,
+// which no count of attempts would have done.
 func TestSlowPrimary(t *testing.T) {
 	s := quick()
 	s.Spare = true
-	s.PaidSlots, s.PaidP95 = 8, 500
-	s.DeadlineMS, s.ReserveMS = 1500, 0
+	s.PaidSlots, s.PaidP95 = 8, 1500
+	s.DeadlineMS, s.ReserveMS = 4500, 0
 	d := run(t, s)
-	d.labs["lab-paid"].pace(3000) // the spare stays as it is
+	d.labs["lab-paid"].pace(9000) // the spare stays as it is
 	together(8, func(int) { d.admit(client.Job{Class: "paid-only", Text: documents(t)[0]}) })
-	d.settled(10 * time.Second)
+	d.settled(20 * time.Second)
 	var took []int64
 	inTime := 0
 	for _, j := range d.book.admitted() {

@@ -21,44 +21,51 @@ const fleetForget = 5 * fleetEvery
 func (p *Pool) fleet(ctx context.Context) error {
 	tick := time.NewTicker(fleetEvery)
 	defer tick.Stop()
-	out := map[string]bool{} // what this loop has taken out
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		states := p.runner.State()
-		names := make([]string, len(states))
-		for i := range states {
-			names[i] = states[i].Name
-			if err := p.runner.SetP95(names[i], p.BackendP95(names[i])); err != nil {
-				return err
-			}
-		}
-		orders, err := p.Store.BackendOrders(ctx, names)
-		if err != nil {
-			continue // with the store away nothing is admitted either
-		}
-		for i, o := range orders {
-			switch name := names[i]; {
-			case o.Out != nil && !out[name]:
-				err = p.runner.TakeOut(name, o.Out.Why)
-				out[name] = true
-			case o.Out == nil && out[name]:
-				err = p.runner.PutBack(name)
-				delete(out, name)
-			case o.HeldFor > 0 && states[i].State == attempt.StateClosed:
-				err = p.runner.Hold(name, o.HeldFor, "another worker's breaker opened")
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if err := p.Store.ReportBackends(ctx, p.worker.ID, p.Backends(), fleetForget); err != nil && ctx.Err() == nil {
-			p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
+		if err := p.inStep(ctx); err != nil {
+			return err
 		}
 	}
+}
+
+// inStep is one round of fleet. Only one runs at a time.
+func (p *Pool) inStep(ctx context.Context) error {
+	states := p.runner.State()
+	names := make([]string, len(states))
+	for i := range states {
+		names[i] = states[i].Name
+		if err := p.runner.SetP95(names[i], p.BackendP95(names[i])); err != nil {
+			return err
+		}
+	}
+	orders, err := p.Store.BackendOrders(ctx, names)
+	if err != nil {
+		return nil //nolint:nilerr // with the store away nothing is admitted either
+	}
+	for i, o := range orders {
+		switch name := names[i]; {
+		case o.Out != nil && !p.takenOut[name]:
+			err = p.runner.TakeOut(name, o.Out.Why)
+			p.takenOut[name] = true
+		case o.Out == nil && p.takenOut[name]:
+			err = p.runner.PutBack(name)
+			delete(p.takenOut, name)
+		case o.HeldFor > 0 && states[i].State == attempt.StateClosed:
+			err = p.runner.Hold(name, o.HeldFor, "another worker's breaker opened")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := p.Store.ReportBackends(ctx, p.worker.ID, p.Backends(), fleetForget); err != nil && ctx.Err() == nil {
+		p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
+	}
+	return nil
 }
 
 // Backends is how the pool's backends look from this worker.

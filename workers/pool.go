@@ -103,6 +103,8 @@ type Pool struct {
 	inFlight sync.WaitGroup
 	leaving  atomic.Bool
 
+	takenOut map[string]bool // backends taken out by order; inStep is its own
+
 	mu      sync.Mutex // guards running
 	running map[string]context.CancelCauseFunc
 }
@@ -116,7 +118,7 @@ func Start(o Options) (*Pool, error) {
 	p := &Pool{
 		Options: o,
 		worker:  redisstore.Worker{ID: uuid.NewString(), Path: o.Path, Slots: o.Slots},
-		running: map[string]context.CancelCauseFunc{},
+		running: map[string]context.CancelCauseFunc{}, takenOut: map[string]bool{},
 	}
 	o.Attempts.OnState = p.onState
 	var err error
@@ -136,6 +138,10 @@ func Start(o Options) (*Pool, error) {
 	})
 	loopCtx, endLoops := context.WithCancel(context.Background())
 	p.loops = endLoops
+	// What operators have ordered holds from the first job on.
+	if err := p.inStep(context.Background()); err != nil {
+		return nil, err
+	}
 	// The first beat may fail with Redis away; the next one will not.
 	_ = p.beat(context.Background())
 	o.Background.Go("heartbeat "+o.Path.String(), until(loopCtx, p.heartbeat))

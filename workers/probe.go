@@ -44,12 +44,27 @@ func (p *Pool) probes(ctx context.Context) error {
 				}
 			}
 		case p.closedByMeasurement():
-			// One probe tells all workers, through what it measures.
+			// One probe tells all workers, through what it measures. A backend
+			// that is to be left alone is.
+			name := p.probeable()
+			if name == "" {
+				continue
+			}
 			if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
-				p.probe(ctx, p.runner.State()[0].Name)
+				p.probe(ctx, name)
 			}
 		}
 	}
+}
+
+// probeable is the first backend that nobody has asked to leave alone.
+func (p *Pool) probeable() string {
+	for _, b := range p.runner.State() {
+		if b.State != attempt.StateOut && b.State != attempt.StateHeld {
+			return b.Name
+		}
+	}
+	return ""
 }
 
 // closedByMeasurement reports whether the pool's first byte is believed to

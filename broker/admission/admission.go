@@ -328,7 +328,7 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		p.offer = redisstore.Offer{
 			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0 && p.held == nil && !p.move,
 			Held: p.held, Move: p.move,
-			Bounds: slackgate.Bounds(&known, p.job.Gate(0), p.class.Policy, slack),
+			Bounds: p.bounds(&known, s, slack),
 		}
 		for i := range p.offer.Bounds {
 			if b := &p.offer.Bounds[i]; p.class.Closed[b.Path] {
@@ -337,6 +337,20 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		}
 	}
 	return nil
+}
+
+// bounds are what the pools must satisfy for a job with slackMS left. The
+// reserve of a job on record stays what it was at its admission; where the
+// ladders serve larger ones by now, it is asked for as much more as it must be,
+// on the safe side.
+func (p *pending) bounds(known *slackgate.Snapshot, s *Settings, slackMS int64) [2]slackgate.Bound {
+	job := p.job.Gate(0)
+	if more := s.MinReserveMS - job.ReserveMS; (p.held != nil || p.move) && more > 0 &&
+		s.MinReserveMS != slackgate.Unbounded && !job.FirstByteOnly {
+		job.ReserveMS += more
+		slackMS -= more
+	}
+	return slackgate.Bounds(known, job, p.class.Policy, slackMS)
 }
 
 // verdict names the reason and the numbers of one decision from the state the

@@ -5,6 +5,9 @@ package config
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -559,6 +562,22 @@ func (c *Config) Slots(p slackgate.Path) int {
 		return *own
 	}
 	return c.Pool(p).Limit
+}
+
+// Fingerprint names what all processes of a deployment must agree on: the
+// pools and the classes. The flags' start values and a worker's own slots may
+// differ.
+func (c *Config) Fingerprint() string {
+	raw, err := json.Marshal(struct {
+		Pools        Pools
+		Classes      Classes
+		DefaultClass string
+	}{c.Pools, c.Classes, c.DefaultClass})
+	if err != nil {
+		return "unknown" // no value in there can fail
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:6])
 }
 
 // RedisTimeout is the bound of every call to the store.

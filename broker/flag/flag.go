@@ -192,8 +192,17 @@ func (t *Table) Apply(start Values, class string, nowMS int64) Values {
 			*dst = err == nil && on
 		}
 	}
-	set(AdmitPaid, &v.AdmitPaid)
-	set(AdmitFree, &v.AdmitFree)
+	// Closing wins: a pool that is closed for every class is closed for each,
+	// whatever was set for one before.
+	admit := func(n Name, dst *bool) {
+		set(n, dst)
+		if e := t.Get(n, "", nowMS); e != nil {
+			on, err := parseBool(e.Value)
+			*dst = *dst && err == nil && on
+		}
+	}
+	admit(AdmitPaid, &v.AdmitPaid)
+	admit(AdmitFree, &v.AdmitFree)
 	set(Fallback, &v.Fallback)
 	if e := t.Get(FreeCut, class, nowMS); e != nil {
 		n, err := strconv.ParseInt(e.Value, 10, 64)

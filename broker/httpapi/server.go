@@ -310,13 +310,14 @@ func (s *Server) get(c echo.Context) error {
 	defer look.Stop()
 	for last := false; ; {
 		view, err := s.Store.Get(ctx, id)
-		if err != nil {
+		switch {
+		case errors.Is(err, broker.ErrUnavailable) && wait > 0 && !last:
+			// whoever has time to wait need not hear of it
+		case err != nil:
 			return err
-		}
-		if !mine(c, view) {
+		case !mine(c, view):
 			return broker.ErrNotFound
-		}
-		if view.State == broker.StateDone || wait == 0 || last {
+		case view.State == broker.StateDone || wait == 0 || last:
 			return c.JSON(http.StatusOK, view)
 		}
 		select {

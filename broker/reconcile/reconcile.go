@@ -72,13 +72,6 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
-	for _, path := range slackgate.Paths {
-		if r.Draining(path) {
-			if err := r.moveOut(ctx, path); err != nil {
-				return err
-			}
-		}
-	}
 	st, err := r.Store.State(ctx, policy)
 	if err != nil {
 		return err
@@ -92,6 +85,13 @@ func (r *Reconciler) Once(ctx context.Context) error {
 			r.Log.Debug("tickets topped up", "path", path.String(), "added", n)
 		}
 	}
+	for _, path := range slackgate.Paths {
+		if r.Draining(path) {
+			if err := r.moveOut(ctx, path); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -101,11 +101,12 @@ func (r *Reconciler) Once(ctx context.Context) error {
 func (r *Reconciler) logEnded(ctx context.Context, ids []string) {
 	ids = append(r.unlogged, ids...)
 	r.unlogged = nil
-	for _, id := range ids {
+	for i, id := range ids {
 		view, err := r.Store.Get(ctx, id)
 		switch {
-		case errors.Is(err, broker.ErrUnavailable) && len(r.unlogged) < maxUnlogged:
-			r.unlogged = append(r.unlogged, id)
+		case errors.Is(err, broker.ErrUnavailable):
+			r.unlogged = ids[i:min(len(ids), i+maxUnlogged)] // the rest would fare no better
+			return
 		case err != nil:
 			r.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
 		default:
@@ -129,7 +130,11 @@ func (r *Reconciler) moveOut(ctx context.Context, from slackgate.Path) error {
 		return err
 	}
 	moved := 0
+	began := time.Now()
 	for _, id := range ids {
+		if time.Since(began) > Interval {
+			break // the sweep must not wait for a slow store
+		}
 		v, err := r.Store.Get(ctx, id)
 		switch {
 		case errors.Is(err, broker.ErrUnavailable):

@@ -44,6 +44,9 @@ func (s *Store) Leave(ctx context.Context, w Worker) error {
 // nil when nothing waits or every slot of the pool is taken; full tells the
 // two apart.
 func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
+	// Counted from here: a slow store shortens the time a job has, and never
+	// lengthens it.
+	sent := time.Now()
 	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books)
 	if err != nil {
 		return nil, false, err
@@ -57,7 +60,7 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	if what != "job" {
 		return nil, what == "full", nil
 	}
-	c = &broker.Claim{Path: path, NowMS: now, ClaimedAt: time.Now()}
+	c = &broker.Claim{Path: path, NowMS: now, ClaimedAt: sent}
 	id := r.string()
 	c.Fence, c.Offers, c.Attempts = r.int(), int(r.int()), int(r.int())
 	c.AcceptedMS, c.DeadlineAtMS = r.int(), r.int()

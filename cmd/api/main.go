@@ -91,7 +91,7 @@ func warn(log *slog.Logger, cfg *config.Config, embedded bool) {
 	if cfg.FreeOnlySetup() {
 		log.Warn("only a free pool is configured: there is nothing to fail over to; a hard deadline wants a reserved paid pool")
 	}
-	if !config.Loopback(cfg.Listen) {
+	if !config.Loopback(cfg.Listen) && !cfg.Access.Keyed() {
 		log.Warn("listening beyond this machine without producers' keys: keep the network closed", "addr", cfg.Listen)
 	}
 }

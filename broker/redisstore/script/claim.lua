@@ -25,7 +25,9 @@ for _ = 1, 16 do
     redis.call('ZADD', P .. ':running:' .. pool, int(now + lease), id)
     redis.call('ZADD', P .. ':started:' .. pool, int(now), id)
     redis.call('ZADD', P .. ':silent:' .. pool, int(now), id)
-    local fence = redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
+    -- never one that was given before, even if the store has lost its last second
+    local fence = math.max(tonumber(r.fence or '0') + 1, now)
+    redis.call('HSET', P .. ':job:' .. id, 'fence', int(fence))
     redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(now - tonumber(r.accepted)))
     redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at') -- of an earlier claim
     redis.call('PUBLISH', P .. ':news', id)

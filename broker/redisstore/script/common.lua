@@ -72,6 +72,10 @@ local function record(id)
   if #flat == 0 then return nil end
   local r = {}
   for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
+  -- a record without these is none: whoever meets it sets the job aside
+  if not (r.path and r.class and r.member and tonumber(r.accepted) and tonumber(r.deadline) and tonumber(r.reserve)) then
+    return nil
+  end
   return r
 end
 
@@ -238,7 +242,7 @@ local function end_lost(pool, member, class, id, now, books)
   unqueue(pool, member, id, class)
   release(pool, id)
   settle_unknown(id, most_attempts, now, books)
-  redis.call('UNLINK', P .. ':text:' .. id)
+  redis.call('UNLINK', P .. ':text:' .. id, P .. ':job:' .. id)
   bump('outcome:' .. pool .. ':failed', 1)
   book_miss(pool, class, '', '', 'record_lost', books, {
     'job_id', id, 'path', pool, 'class', class, 'producer', '', 'outcome', 'failed',

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 
@@ -75,8 +76,19 @@ func (a *API) startArchive() error {
 func metricsMux(b *base) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", b.metrics.Handler())
+	mux.HandleFunc("GET /readyz", b.ready)
 	mux.Handle("GET /runbooks/", runbooks.Handler())
 	return mux
+}
+
+// ready tells whether the process's background loops all run. The API's own
+// /readyz, on its other listener, asks the gate as well.
+func (b *base) ready(w http.ResponseWriter, _ *http.Request) {
+	if b.background.Err() != nil {
+		http.Error(w, "a background loop has failed: see the log", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ready\n")
 }
 
 // Addr is where the API listens.

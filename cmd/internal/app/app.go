@@ -96,6 +96,7 @@ func newBase(o *Options) (*base, error) {
 	b.background = background.New(context.Background(), o.Log)
 	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
 	b.metrics.Measured(b.meter)
+	b.metrics.Process(func() bool { return b.background.Err() != nil }, func() string { return b.config().Fingerprint() })
 	b.background.Go("latencies", b.meter.Run)
 	b.admitter = admission.New(admission.Options{
 		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,

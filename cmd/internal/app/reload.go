@@ -85,6 +85,7 @@ func (w *Worker) Reload(cfg *config.Config) error {
 		w.slots[path] = 0
 		if slots > 0 {
 			if err := w.startPool(path, slots); err != nil {
+				w.pools[path], w.slots[path] = leaving, min(old.Slots(path), old.Pool(path).Limit)
 				return err
 			}
 		}
