@@ -134,6 +134,9 @@ type Backend struct {
 	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
 	// Limit bounds the calls in flight. 0: the pool's limit.
 	Limit int `yaml:"limit"`
+	// Knee is where the backend was measured to stop getting faster. Left out:
+	// it was not measured.
+	Knee *Knee `yaml:"knee"`
 	// StallMS is the longest silence between two pieces of answer text.
 	// Defaults to 10000.
 	StallMS int64 `yaml:"stall_ms"`
@@ -181,6 +184,24 @@ type Price struct {
 	CachedMicroPerMTok int64 `yaml:"cached_micro_per_mtok"`
 	OutputMicroPerMTok int64 `yaml:"output_micro_per_mtok"`
 	CallMicro          int64 `yaml:"call_micro"`
+}
+
+// Knee is a measured limit. It has an expiry: another model or machine has
+// another one.
+type Knee struct {
+	// Limit is the number of calls at once beyond which the backend gets no
+	// faster.
+	Limit int `yaml:"limit"`
+	// MeasuredOn is the day of the measurement, as 2026-11-30.
+	MeasuredOn string `yaml:"measured_on"`
+	// ValidDays is how long it is believed. Defaults to 90.
+	ValidDays int `yaml:"valid_days"`
+}
+
+// Expired reports whether the measurement is out of date.
+func (k *Knee) Expired(now time.Time) bool {
+	day, err := time.Parse(time.DateOnly, k.MeasuredOn) // checked when the file was read
+	return err != nil || now.After(day.AddDate(0, 0, k.ValidDays+1))
 }
 
 // Worker configures cmd/worker.

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"time"
 
 	"leeway/broker"
 	"leeway/slackgate"
@@ -139,6 +140,9 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 	if b.FirstByteP95MS == 0 {
 		b.FirstByteP95MS = p.FirstByteP95MS
 	}
+	if err := b.Knee.complete(at + ".knee"); err != nil {
+		return err
+	}
 	if b.StallMS == 0 {
 		b.StallMS = 10_000
 	}
@@ -249,4 +253,18 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+func (k *Knee) complete(at string) error {
+	if k == nil {
+		return nil
+	}
+	orDefault(&k.ValidDays, 90)
+	if _, err := time.Parse(time.DateOnly, k.MeasuredOn); err != nil {
+		return broker.Fieldf(at+".measured_on", "is not a day such as 2026-11-30")
+	}
+	return firstError(
+		within(at+".limit", int64(k.Limit), 1, MaxSlots),
+		within(at+".valid_days", int64(k.ValidDays), 1, 3650),
+	)
 }

@@ -74,6 +74,7 @@ func New(o Options) *Server {
 	}))
 	e.GET("/livez", func(c echo.Context) error { return c.JSON(http.StatusOK, map[string]string{"status": "live"}) })
 	e.GET("/readyz", s.ready)
+	e.GET("/openapi.json", s.openAPI)
 	producer, onCall := s.allow(roleProducer), s.allow(roleOnCall)
 	e.POST("/v1/jobs", s.submit, producer)
 	e.POST("/v1/jobs/batch", s.batch, producer)

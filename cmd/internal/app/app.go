@@ -96,7 +96,7 @@ func newBase(o *Options) (*base, error) {
 	b.background = background.New(context.Background(), o.Log)
 	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
 	b.metrics.Measured(b.meter)
-	b.metrics.Process(func() bool { return b.background.Err() != nil }, func() string { return b.config().Fingerprint() })
+	b.metrics.Process(func() bool { return b.background.Err() != nil }, func() string { return b.config().Fingerprint() }, b.knees)
 	b.background.Go("latencies", b.meter.Run)
 	b.admitter = admission.New(admission.Options{
 		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,
@@ -177,8 +177,9 @@ func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
 // firstByteP95 is a pool's first-byte p95: measured where the gate goes by
 // measurements, declared under the article's rule.
 func (b *base) firstByteP95(path slackgate.Path) int64 {
-	if b.values("").Policy == slackgate.Seed {
-		return b.config().Pool(path).FirstByteP95MS
+	pool := b.config().Pool(path)
+	if b.values("").Policy == slackgate.Seed || pool.Limit == 0 { // what is left out is not measured
+		return pool.FirstByteP95MS
 	}
 	m := b.meter.Get(measure.PoolName(path))
 	return int64(math.Ceil(m.FirstByte.P95MS))
@@ -192,6 +193,21 @@ func (b *base) holdP95(path slackgate.Path) int64 {
 	}
 	m := b.meter.Get(measure.PoolName(path))
 	return int64(math.Ceil(m.Belief().Hold.P95MS))
+}
+
+// knees tells of each backend whose knee was measured whether that is out of
+// date.
+func (b *base) knees() map[string]bool {
+	out := map[string]bool{}
+	cfg := b.config()
+	for _, path := range slackgate.Paths {
+		for _, be := range cfg.Pool(path).Backends {
+			if be.Knee != nil {
+				out[be.Name] = be.Knee.Expired(time.Now())
+			}
+		}
+	}
+	return out
 }
 
 // subjects are the pools and backends whose latency is measured.

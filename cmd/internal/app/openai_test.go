@@ -349,3 +349,19 @@ func TestEvents(t *testing.T) {
 		}
 	})
 }
+
+// A pool that is left out does not keep a class that would also take it from
+// the other one.
+func TestPoolLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Pools.Free.Limit = 0
+		delete(labs, slackgate.Free)
+		w := start(t, cfg, labs)
+		v := w.submit(&client.Job{Text: document})
+		if v.Path != slackgate.Paid {
+			t.Fatalf("without a free pool: %s", v.Reason)
+		}
+		w.balance([]*broker.View{w.wait(v.JobID)}, 0)
+	})
+}
