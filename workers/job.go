@@ -320,7 +320,7 @@ func (p *Pool) lateCause(c *broker.Claim, r *attempt.Result) broker.Cause {
 const (
 	bookFor      = 2 * time.Minute
 	bookPause    = 100 * time.Millisecond
-	bookPauseMax = 2 * time.Second
+	bookPauseMax = 250 * time.Millisecond
 )
 
 // book repeats a write until it was made or refused. What a job did must not

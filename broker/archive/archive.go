@@ -94,7 +94,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 		}
 		pause = min(2*pause, pauseMax)
 	}
-	return nil
+	return nil //nolint:nilerr // the loop was told to end
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

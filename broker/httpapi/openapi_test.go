@@ -317,7 +317,7 @@ func lifeOfAJob(r *recorder) string {
 	full := `{"text":"x","class":"summary","deadline_ms":600000,"max_output_tokens":10,"producer":"p","metadata":{"a":"b"}}`
 	id := idOf(r.send("POST", "/v1/jobs", full, HeaderIdempotencyKey, "k"))
 	r.send("POST", "/v1/jobs", full, HeaderIdempotencyKey, "k")
-	r.send("POST", "/v1/jobs", `{"text":"y"}`, HeaderIdempotencyKey, "k")
+	r.send("POST", "/v1/jobs", `{"text":"y","producer":"p"}`, HeaderIdempotencyKey, "k")
 	r.send("POST", "/v1/jobs", `{}`)
 	r.send("POST", "/v1/jobs", `{"text":"x"}`, "Content-Type", "text/plain")
 	r.send("POST", "/v1/jobs", `{"text":"`+strings.Repeat("x", 100_000)+`"}`)

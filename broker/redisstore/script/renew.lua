@@ -5,5 +5,6 @@ local pool, id, fence, lease = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'fence', 'cancel')
 if f[1] ~= 'running' or f[2] ~= fence then return 0 end
 redis.call('ZADD', P .. ':running:' .. pool, int(now_ms() + lease), id)
+redis.call('HDEL', P .. ':job:' .. id, 'graced') -- it lives: the next pause of the store is another one
 if f[3] == '1' then return 2 end
 return 1

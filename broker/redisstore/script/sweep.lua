@@ -23,7 +23,7 @@ if last > 0 and now - last > tonumber(ARGV[8]) then
   for _, pool in ipairs({ 'paid', 'free' }) do
     local until_ms = int(now + tonumber(ARGV[9]))
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', until_ms)) do
-      -- once a claim, or slow sweeps would prolong a dead worker's for ever
+      -- once between two renewals, or slow sweeps would prolong a dead worker's for ever
       local f = redis.call('HMGET', P .. ':job:' .. id, 'fence', 'graced')
       if f[1] and f[1] ~= f[2] then
         redis.call('HSET', P .. ':job:' .. id, 'graced', f[1])
