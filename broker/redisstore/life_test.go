@@ -26,7 +26,7 @@ var lifeBehaviours = []behaviour{
 
 func wholeLife(t *testing.T, h *harness) {
 	c := h.started("j")
-	if c.Text != "text of j" || c.Path != slackgate.Paid || c.Fence != 1 || c.Offers != 0 || c.Attempts != 0 ||
+	if c.Text != "text of j" || c.Path != slackgate.Paid || c.Fence < c.NowMS || c.Offers != 0 || c.Attempts != 0 ||
 		c.MaxOutputTokens != 100 || c.Metadata["k"] != "j" || c.DeadlineAtMS-c.AcceptedMS != 60_000 || c.Admission.SlackMS != 58_000 {
 		t.Errorf("claim %+v", c)
 	}
