@@ -199,7 +199,7 @@ func TestArchive(t *testing.T) {
 }
 
 // The database is away while rows are booked and comes back, several times and
-// without a farewell; Redis is restarted too.
+// without a farewell.
 func TestArchiveDownAndBack(t *testing.T) {
 	w := newWorld(t)
 	stop := w.run(Options{BatchRows: 32})
