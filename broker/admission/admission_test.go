@@ -487,11 +487,12 @@ func TestFlagsHoldForTheNextDecision(t *testing.T) {
 			if b.flags.refreshes != 1 {
 				t.Errorf("flags read %d times for one change", b.flags.refreshes)
 			}
-			set(flag.AdmitPaid, "c", "1", time.Minute) // for the job's class, for a while
-			submit("d", slackgate.ReasonPaid)
-			time.Sleep(time.Minute)
-			submit("e", slackgate.ReasonClosed)
+			set(flag.AdmitPaid, "c", "1", 0) // closing wins over an opening for the class
+			submit("d", slackgate.ReasonClosed)
+			set(flag.AdmitPaid, "c", "0", time.Minute) // for the job's class, for a while
 			set(flag.AdmitPaid, "", "", 0)
+			submit("e", slackgate.ReasonClosed)
+			time.Sleep(time.Minute)
 			submit("f", slackgate.ReasonPaid)
 			// The reserve's floor comes off the slack of the next job.
 			set(flag.Reserve, "", "15000", 0)

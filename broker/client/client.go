@@ -38,6 +38,7 @@ type Job struct {
 	Class           string            `json:"class,omitempty"`
 	Text            string            `json:"text"`
 	DeadlineMS      int64             `json:"deadline_ms,omitempty"`
+	DeadlineAt      string            `json:"deadline_at,omitempty"` // RFC 3339; not both
 	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
 	Producer        string            `json:"producer,omitempty"`
 	Metadata        map[string]string `json:"metadata,omitempty"`

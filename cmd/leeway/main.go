@@ -18,6 +18,9 @@ type cli struct {
 	Gate        gateCmd        `cmd:"" help:"Ask the article's gate about one snapshot."`
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
 	Simulate    simulateCmd    `cmd:"" help:"Hold the policies against the best possible schedule, in virtual time."`
+	Submit      submitCmd      `cmd:"" help:"Submit documents and bring back their answers. Exit 0: all usable, 1: failed, 3: missed, 4: refused."`
+	Jobs        jobsCmd        `cmd:"" help:"Jobs by their id: show, cancel, delete."`
+	Watch       watchCmd       `cmd:"" help:"Watch pools and backends."`
 	Flags       flagsCmd       `cmd:"" help:"The on-call levers: show, set, clear, audit."`
 	Drain       drainCmd       `cmd:"" help:"Close a pool, or one backend, to newcomers, and let it run empty."`
 	Resume      resumeCmd      `cmd:"" help:"Open what drain has closed."`
@@ -55,6 +58,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return int(exit)
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "leeway:", err)
+		if next := advice(err); next != "" {
+			_, _ = fmt.Fprintln(stderr, "  "+next)
+		}
 		return 1
 	}
 	return 0

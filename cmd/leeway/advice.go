@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"leeway/broker/httpapi"
+)
+
+// advice is what to do next about an error; empty where the error says it all.
+func advice(err error) string {
+	if p, ok := errors.AsType[*httpapi.Problem](err); ok {
+		return problemAdvice(p)
+	}
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return "is the API running there? `api --embedded` starts one to try things out; --api or LEEWAY_API says where it is"
+	}
+	return ""
+}
+
+func problemAdvice(p *httpapi.Problem) string {
+	switch {
+	case p.Status == http.StatusUnauthorized:
+		return "give your key with LEEWAY_KEY"
+	case p.Status == http.StatusForbidden:
+		return "this takes an on-call key: ask whoever runs the API, or give yours with LEEWAY_KEY"
+	case p.Status == http.StatusNotFound:
+		return "check the name; a job's record is kept for a day after its end unless configured otherwise"
+	case p.Status == http.StatusTooManyRequests && p.RetryAfterMS > 0:
+		return "offer it again later: --retry-rejected-until does"
+	case p.Status == http.StatusTooManyRequests:
+		return "waiting does not help: give it a longer --deadline, or another --class"
+	case p.Status == http.StatusServiceUnavailable:
+		return "try again in a moment; GET /readyz says what is wrong"
+	case p.Reason == httpapi.ReasonInternal:
+		return "the API's log says more"
+	case slices.Contains([]string{httpapi.ReasonOrder, httpapi.ReasonKeyConflict}, p.Reason):
+		return "`leeway jobs show` or `leeway pools` shows the state it is in"
+	}
+	return "correct what is named and try again"
+}

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"leeway/broker/config"
+	"leeway/cmd/internal/app"
+)
+
+// files writes files and returns their folder.
+func files(t *testing.T, contents map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range contents {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestDocuments(t *testing.T) {
+	dir := files(t, map[string]string{
+		"a.txt": "A", "sub/b.md": "B", ".hidden/c.txt": "C", ".d.txt": "D",
+		"e.jsonl":  "{\"text\":\"E1\",\"custom_id\":\"e-1\",\"class\":\"nightly\",\"deadline_ms\":5}\n\n\"E3\"\n",
+		"f.NDJSON": `{"text":"F","deadline_at":"2030-01-31T02:14:00Z"}`,
+	})
+	for _, tt := range []struct {
+		name string
+		args []string
+		in   string
+		json bool
+		want string
+	}{
+		{"a folder", []string{dir}, "", false, "a.txt=A e-1=E1 e.jsonl:3=E3 f.NDJSON:1=F sub/b.md=B"},
+		{"a pattern", []string{filepath.Join(dir, "*.txt")}, "", false, "a.txt=A .d.txt=D"},
+		{"two files", []string{filepath.Join(dir, "sub/b.md"), filepath.Join(dir, "a.txt")}, "", false, "sub/b.md=B a.txt=A"},
+		{"standard input", []string{"-"}, "two\nlines", false, "-=two\nlines"},
+		{"standard input as JSONL", []string{"-"}, "\"x\"\n{\"text\":\"y\"}", true, "-:1=x -:2=y"},
+		{"nothing on standard input", []string{"-"}, "", true, ""},
+	} {
+		var got []string
+		err := documents(t.Context(), tt.args, strings.NewReader(tt.in), tt.json, func(d document) error {
+			got = append(got, strings.TrimPrefix(d.name, dir+"/")+"="+d.job.Text)
+			return nil
+		})
+		want := tt.want
+		if tt.name == "a pattern" {
+			slices.Sort(got)
+			want = ".d.txt=D a.txt=A"
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, %v", tt.name, got, err)
+		}
+	}
+	for _, tt := range []struct{ arg, in, want string }{
+		{filepath.Join(dir, "nope*"), "", "no file fits"},
+		{"-", "{\"text\":\"x\"}\n{\"txet\":\"x\"}", "-:2: want a JSON object"},
+		{"-", "text", "-:1: want a JSON object"},
+		{"-", "\n" + strings.Repeat("x", maxDocument+1), "-:2: the line is longer"},
+	} {
+		err := documents(t.Context(), []string{tt.arg}, strings.NewReader(tt.in), true, func(document) error { return nil })
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v; want %s", tt.arg, err, tt.want)
+		}
+	}
+	err := documents(t.Context(), []string{"-"}, strings.NewReader(strings.Repeat("x", maxDocument+1)), false, func(document) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "split it") {
+		t.Errorf("a large document: %v", err)
+	}
+}
+
+func TestParseUntil(t *testing.T) {
+	now := time.Date(2026, 3, 4, 23, 30, 0, 0, time.UTC)
+	for s, want := range map[string]string{
+		"": "0001-01-01T00:00:00Z", "2h": "2026-03-05T01:30:00Z", "06:00": "2026-03-05T06:00:00Z", "23:31": "2026-03-04T23:31:00Z",
+		"23:30": "2026-03-05T23:30:00Z", "2026-03-05T04:00:00+01:00": "2026-03-05T03:00:00Z",
+	} {
+		if got, err := parseUntil(s, now); err != nil || got.UTC().Format(time.RFC3339) != want {
+			t.Errorf("%q: %v, %v; want %s", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"-2h", "0s", "25:00", "tomorrow", "2026-03-04T23:30:00Z"} {
+		if got, err := parseUntil(s, now); err == nil {
+			t.Errorf("%q: %v", s, got)
+		}
+	}
+}
+
+func TestFileName(t *testing.T) {
+	for name, want := range map[string]string{
+		"a.txt": "a.txt.answer.txt", "sub/a.txt": "sub_a.txt.answer.txt", "../../etc/passwd": "etc_passwd.answer.txt", "/x/y": "x_y.answer.txt",
+		"-": "stdin.answer.txt", "e.jsonl:3": "e.jsonl_3.answer.txt", "..": "stdin.answer.txt", strings.Repeat("x", 300): strings.Repeat("x", 200) + ".answer.txt",
+	} {
+		if got := fileName(name); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// gateOf is an API whose answers a test decides.
+type gateOf struct {
+	mu    sync.Mutex // guards asked
+	asked []string   // idempotency keys of the submissions
+	offer func(n int, text string) (status int, body string)
+	view  string
+}
+
+func (g *gateOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method != http.MethodPost {
+		_, _ = io.WriteString(w, g.view)
+		return
+	}
+	var job struct {
+		Text string `json:"text"`
+	}
+	_ = json.NewDecoder(r.Body).Decode(&job)
+	g.mu.Lock()
+	g.asked = append(g.asked, r.Header.Get("Idempotency-Key"))
+	n := len(g.asked)
+	g.mu.Unlock()
+	status, body := g.offer(n, job.Text)
+	switch {
+	case status == 0:
+		panic(http.ErrAbortHandler)
+	case status == http.StatusTooManyRequests && !strings.Contains(body, "reject_deadline"):
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}
+
+const (
+	yes     = `{"job_id":"j","path":"paid","reason":"paid","slack_ms":1,"need_ms":{},"queue_age_ms":{}}`
+	no      = `{"type":"about:blank","title":"","status":429,"detail":"no","reason":"reject_no_slack","verdict":{"path":"reject","reason":"reject_no_slack"}}`
+	never   = `{"type":"about:blank","title":"","status":429,"detail":"no","reason":"reject_deadline","verdict":{"path":"reject","reason":"reject_deadline"}}`
+	broken  = `{"type":"about:blank","title":"","status":400,"detail":"text: is empty","reason":"invalid_field","field":"text"}`
+	good    = `{"job_id":"j","state":"done","path":"paid","outcome":"usable","answer":"The answer."}`
+	late    = `{"job_id":"j","state":"done","path":"paid","outcome":"late"}`
+	refused = http.StatusTooManyRequests
+)
+
+func TestSubmitExit(t *testing.T) {
+	dir := files(t, map[string]string{"1.txt": "one", "2.txt": "two"})
+	for _, tt := range []struct {
+		name  string
+		offer func(n int, text string) (int, string)
+		view  string
+		args  []string
+		exit  int
+		asked int
+		says  []string
+	}{
+		{"all usable", func(int, string) (int, string) { return 202, yes }, good, nil, 0, 2, []string{"2 usable, 0 missed, 0 refused", "The answer.", "<- usable"}},
+		{"missed", func(int, string) (int, string) { return 202, yes }, late, nil, exitMissed, 2, []string{"2 missed", "<- late"}},
+		{"one refused", func(_ int, text string) (int, string) {
+			if text == "one" {
+				return refused, no
+			}
+			return 202, yes
+		}, good, nil, exitRefused, 2, []string{"1 usable", "1 refused", "--retry-rejected-until"}},
+		{"refused for good", func(int, string) (int, string) { return refused, never }, good, []string{"--retry-rejected-until=1h"}, exitRefused, 2, []string{"2 refused"}},
+		{"refused at first", func(n int, _ string) (int, string) {
+			if n <= 2 {
+				return refused, no
+			}
+			return 202, yes
+		}, good, []string{"--retry-rejected-until=1h"}, 0, 4, []string{"2 usable, 0 missed, 0 refused"}},
+		{"no time to wait", func(int, string) (int, string) { return refused, no }, good, []string{"--retry-rejected-until=100ms"}, exitRefused, 2, []string{"2 refused"}},
+		{"bad input", func(int, string) (int, string) { return 400, broken }, good, nil, exitFailed, 2, []string{"2 failed", "correct what is named"}},
+		{"a lost reply", func(n int, _ string) (int, string) {
+			if n == 1 {
+				return 0, ""
+			}
+			return 202, yes
+		}, good, []string{"--parallel=1"}, 0, 3, []string{"2 usable"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := &gateOf{offer: tt.offer, view: tt.view}
+			srv := httptest.NewServer(g)
+			defer srv.Close()
+			var out, errs bytes.Buffer
+			exit := run(append([]string{"submit", "--api", srv.URL, dir}, tt.args...), &out, &errs)
+			if exit != tt.exit || len(g.asked) != tt.asked {
+				t.Errorf("exit %d after %d submissions; want %d after %d\n%s%s", exit, len(g.asked), tt.exit, tt.asked, &out, &errs)
+			}
+			for _, s := range tt.says {
+				if !strings.Contains(out.String(), s) {
+					t.Errorf("it does not say %q:\n%s", s, &out)
+				}
+			}
+			slices.Sort(g.asked)
+			if keys := slices.Compact(slices.Clone(g.asked)); len(keys) != 2 || keys[0] == "" {
+				t.Errorf("keys %q: want one a document, however often it is offered", g.asked)
+			}
+		})
+	}
+}
+
+func TestEveryErrorSaysWhatNext(t *testing.T) {
+	for _, tt := range []struct {
+		status int
+		body   string
+		args   []string
+		says   string
+	}{
+		{401, `{"status":401,"reason":"unauthorized"}`, []string{"jobs", "show", "x"}, "LEEWAY_KEY"},
+		{403, `{"status":403,"reason":"forbidden"}`, []string{"flags", "audit"}, "on-call key"},
+		{404, `{"status":404,"reason":"not_found"}`, []string{"jobs", "show", "x"}, "kept for a day"},
+		{409, `{"status":409,"reason":"out_of_order","detail":"the job has ended"}`, []string{"jobs", "cancel", "x"}, "leeway jobs show"},
+		{503, `{"status":503,"reason":"gate_unavailable"}`, []string{"watch"}, "/readyz"},
+		{500, `{"status":500,"reason":"internal"}`, []string{"jobs", "delete", "x"}, "log says more"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(tt.status)
+			_, _ = io.WriteString(w, tt.body)
+		}))
+		var out, errs bytes.Buffer
+		if exit := run(append(tt.args, "--api", srv.URL), &out, &errs); exit != 1 || !strings.Contains(errs.String(), tt.says) {
+			t.Errorf("%d: exit %d, %s", tt.status, exit, &errs)
+		}
+		srv.Close()
+	}
+	var out, errs bytes.Buffer
+	if exit := run([]string{"jobs", "show", "x", "--api", "http://127.0.0.1:1"}, &out, &errs); exit != 1 || !strings.Contains(errs.String(), "is the API running") {
+		t.Errorf("nobody there: exit %d, %s", exit, &errs)
+	}
+	for _, args := range [][]string{{"submit", t.TempDir()}, {"submit", "/nowhere"}, {"submit", "--parallel=0", "x"}, {"submit", "--deadline=1us", "x"}, {"submit", "--retry-rejected-until=soon", "x"}} {
+		errs.Reset()
+		if exit := run(args, &out, &errs); exit != 1 || errs.Len() == 0 {
+			t.Errorf("%v: exit %d, %s", args, exit, &errs)
+		}
+	}
+}
+
+// The producer's commands against the whole of Leeway.
+func TestProducersCommands(t *testing.T) {
+	cfg := config.Default()
+	cfg.Listen, cfg.MetricsListen, cfg.WorkerMetricsListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Pools.Paid = config.Pool{Limit: 8, FirstByteP95MS: 100, HoldP95MS: 100}
+	cfg.Pools.Free.Limit = 0
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	e, err := app.StartEmbedded(app.Options{Config: cfg, Log: app.Logger(io.Discard, slog.LevelError)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	ask := func(want int, args ...string) string {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if exit := run(append(args, "--api", "http://"+e.Addr()), &out, &errs); exit != want {
+			t.Errorf("%v: exit %d; want %d\n%s%s", args, exit, want, &out, &errs)
+		}
+		return out.String() + errs.String()
+	}
+	const text = "A refusal costs milliseconds. A late answer costs a generation that nobody reads."
+	dir := files(t, map[string]string{"a.txt": text, "b.jsonl": fmt.Sprintf("{\"text\":%q,\"custom_id\":\"b-1\"}\n%q\n", text, text)})
+	to := filepath.Join(t.TempDir(), "out")
+	said := ask(0, "submit", dir, "--deadline=30s", "--class=summary", "--out="+to)
+	if !strings.Contains(said, "3 offered, 3 admitted, 3 usable") || strings.Contains(said, "costs milliseconds") {
+		t.Errorf("submit said\n%s", said)
+	}
+	answers, _ := filepath.Glob(filepath.Join(to, "*.answer.txt"))
+	lines, err := os.ReadFile(filepath.Join(to, "results.jsonl"))
+	if err != nil || len(answers) != 3 || bytes.Count(lines, []byte("\n")) != 3 || !bytes.Contains(lines, []byte(`"name":"b-1"`)) {
+		t.Errorf("%d answers, results %s, %v", len(answers), lines, err)
+	}
+	if said := ask(0, "submit", filepath.Join(dir, "a.txt"), "--out=-"); !strings.HasPrefix(said, `{"name":"`) {
+		t.Errorf("results on standard output: %s", said)
+	}
+	id := regexp.MustCompile(`"job_id":"([^"]+)"`).FindSubmatch(lines)
+	if id == nil {
+		t.Fatalf("no job in %s", lines)
+	}
+	job := string(id[1])
+	if said := ask(0, "jobs", "show", job); !strings.Contains(said, "outcome usable") || !strings.Contains(said, "answer, kept until") {
+		t.Errorf("show: %s", said)
+	}
+	ask(1, "jobs", "cancel", job)
+	ask(0, "jobs", "delete", job)
+	if said := ask(0, "jobs", "show", job); !strings.Contains(said, "its answer was deleted") {
+		t.Errorf("show: %s", said)
+	}
+	if said := ask(0, "jobs", "show", "--json", job); !json.Valid([]byte(said)) {
+		t.Errorf("show --json: %s", said)
+	}
+	if said := ask(0, "watch", "--count=2", "--every=100ms"); strings.Count(said, "paid: open") != 2 || strings.Contains(said, clearScreen) {
+		t.Errorf("watch: %s", said)
+	}
+	if said := ask(exitRefused, "submit", filepath.Join(dir, "a.txt"), "--deadline=1s"); !strings.Contains(said, "waiting does not help") {
+		t.Errorf("a deadline within the reserve: %s", said)
+	}
+}
