@@ -154,8 +154,9 @@ func contentText(field string, raw jsontext.Value) (string, error) {
 			texts[i] = p.Text
 		}
 		return strings.Join(texts, "\n\n"), nil
+	default:
+		return "", broker.Fieldf(field, "must be a string or a list of text parts")
 	}
-	return "", broker.Fieldf(field, "must be a string or a list of text parts")
 }
 
 // chatJob turns a request into a job.

@@ -214,16 +214,20 @@ func (a *chatCall) stream() error {
 		_ = out.send("", asAPIError(asProblem(err)))
 		return nil
 	}
-	if a.chunk(out, chatChoice{Delta: &chatText{}, FinishReason: finishReason(view)}, nil) != nil {
-		return nil
-	}
-	if u := chatUsageOf(view); u != nil && a.request.StreamOptions.IncludeUsage {
-		if a.chunk(out, chatChoice{}, u) != nil {
-			return nil
-		}
-	}
-	_ = out.write("data: [DONE]\n\n")
+	a.end(out, view)
 	return nil
+}
+
+// end sends what follows an answer. A client that has gone meanwhile misses
+// nothing of it.
+func (a *chatCall) end(out *eventStream, view *broker.View) {
+	err := a.chunk(out, chatChoice{Delta: &chatText{}, FinishReason: finishReason(view)}, nil)
+	if u := chatUsageOf(view); err == nil && u != nil && a.request.StreamOptions.IncludeUsage {
+		err = a.chunk(out, chatChoice{}, u)
+	}
+	if err == nil {
+		_ = out.write("data: [DONE]\n\n")
+	}
 }
 
 // relayed follows an answer that comes in pieces.

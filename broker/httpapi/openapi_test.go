@@ -160,7 +160,7 @@ func TestOpenAPIContract(t *testing.T) {
 			continue
 		}
 		seen[fmt.Sprintf("%s %s %d", e.method, path, e.status)] = true
-		if ok, errs := v.ValidateHttpResponse(e.request(), e.response()); !ok {
+		if ok, errs := v.ValidateHttpResponse(e.request(), e.response()); !ok { //nolint:bodyclose // a reader of bytes
 			for _, err := range errs {
 				t.Errorf("%s %s answered %d %s: %s: %s", e.method, e.path, e.status, e.respBody, err.Message, err.Reason)
 				for _, s := range err.SchemaValidationErrors {

@@ -130,7 +130,7 @@ func (c *submitCmd) one(ctx context.Context, d *document) error {
 			c.note(func(t *counts) { t.failed++ })
 			c.printf("-> failed            %s: %v\n", d.name, err)
 		}
-		if next := advice(err); next != "" && !(refused && !c.until.IsZero()) {
+		if next := advice(err); next != "" && (!refused || c.until.IsZero()) {
 			c.printf("   %s\n", next)
 		}
 		return c.keep(res)
@@ -165,7 +165,7 @@ const netTries = 5
 func (c *submitCmd) offer(ctx context.Context, d *document) (*httpapi.Verdict, error) {
 	for tries := 1; ; tries++ {
 		v, err := c.client().Submit(ctx, &d.job)
-		pause := time.Duration(0)
+		var pause time.Duration
 		p, told := errors.AsType[*httpapi.Problem](err)
 		switch {
 		case err == nil:

@@ -65,11 +65,11 @@ func documents(ctx context.Context, args []string, stdin io.Reader, jsonl bool, 
 				case d.IsDir() || !d.Type().IsRegular() && path != p:
 					return nil
 				}
-				f, err := os.Open(path)
+				f, err := os.Open(path) //nolint:gosec // the files are those of who runs the command
 				if err != nil {
 					return err
 				}
-				defer f.Close()
+				defer func() { _ = f.Close() }()
 				return readInput(path, f, jsonl || isJSONL(path), yield)
 			})
 			if err != nil {

@@ -84,7 +84,7 @@ func fileName(name string) string {
 	return name + ".answer.txt"
 }
 
-// counts counts what became of the documents.
+// counts are how many documents came to what.
 type counts struct {
 	offered, admitted, usable, missed, refused, failed int
 }
