@@ -26,7 +26,9 @@ func TestCheck(t *testing.T) {
 
 func TestApply(t *testing.T) {
 	start := Values{AdmitPaid: true, AdmitFree: true, Fallback: true, ReserveMS: 100}
-	apply := func(class string, nowMS int64, entries ...Entry) Values { return NewTable(1, entries).Apply(start, class, nowMS) }
+	apply := func(class string, nowMS int64, entries ...Entry) Values {
+		return NewTable(1, entries).Apply(start, class, nowMS)
+	}
 	closed := Entry{Name: AdmitFree, Value: "0"}
 	if v := apply("a", 1, closed); v.AdmitFree || !v.AdmitPaid {
 		t.Errorf("closed for all: %+v", v)
