@@ -334,7 +334,7 @@ func (p *Pool) book(what, id string, write func(ctx context.Context) error) erro
 			return err
 		}
 		if time.Since(start) > bookFor {
-			p.Log.Error(what+" not booked: the reconciler will close it", "job_id", id, "error", err)
+			p.Log.Error("not booked: the reconciler will close it", "what", what, "job_id", id, "error", err)
 			return err
 		}
 		time.Sleep(pause)

@@ -589,7 +589,7 @@ func (c *Config) Slots(p slackgate.Path) int {
 // pools and the classes. The flags' start values and a worker's own slots may
 // differ.
 func (c *Config) Fingerprint() string {
-	raw, err := json.Marshal(struct {
+	raw, err := json.Marshal(struct { //nolint:musttag // hashed: the names do not matter
 		Pools        Pools
 		Classes      Classes
 		DefaultClass string

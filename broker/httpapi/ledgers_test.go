@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -228,7 +229,7 @@ func TestBrokenStream(t *testing.T) {
 			defer func() { got = recover() }()
 			a.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/v1/ledgers/misses?format=ndjson", nil))
 		}()
-		if got != http.ErrAbortHandler || strings.Count(w.Body.String(), "\n") != 1000 {
+		if err, _ := got.(error); !errors.Is(err, http.ErrAbortHandler) || strings.Count(w.Body.String(), "\n") != 1000 {
 			t.Errorf("ended with %v after %d rows", got, strings.Count(w.Body.String(), "\n"))
 		}
 		a.findRedis()

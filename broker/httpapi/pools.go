@@ -174,6 +174,6 @@ func (s *Server) orderBackend(c echo.Context, what string, give func(ctx context
 	if err := give(c.Request().Context(), b.Name, o); err != nil {
 		return err
 	}
-	s.Log.Warn("backend "+what, "backend", b.Name, "reason", o.Reason, "by", o.By)
+	s.Log.Warn("backend changed by order", "order", what, "backend", b.Name, "reason", o.Reason, "by", o.By)
 	return s.pools(c)
 }

@@ -86,7 +86,7 @@ func start(o app.Options, embedded bool) (process, error) {
 
 func warn(log *slog.Logger, cfg *config.Config, embedded bool) {
 	if embedded {
-		log.Warn(app.Banner)
+		log.Warn("embedded", "store", app.Banner)
 	}
 	if cfg.FreeOnlySetup() {
 		log.Warn("only a free pool is configured: there is nothing to fail over to; a hard deadline wants a reserved paid pool")

@@ -52,7 +52,7 @@ func (c *gateCmd) read() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		in = f
 	}
 	return io.ReadAll(io.LimitReader(in, slackgate.MaxArticleBytes+1))

@@ -101,6 +101,6 @@ func readTrace(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	return io.ReadAll(io.LimitReader(f, simulate.MaxTraceBytes+1))
 }

@@ -307,7 +307,7 @@ func TestModels(t *testing.T) {
 		var apiErr *openai.Error
 		params := chatOf(document)
 		params.Model = "gpt-4o"
-		if _, err := c.Chat.Completions.New(t.Context(), params); !errors.As(err, &apiErr) || apiErr.StatusCode != 404 || apiErr.Code != "model_not_found" {
+		if _, err := c.Chat.Completions.New(t.Context(), params); !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusNotFound || apiErr.Code != "model_not_found" {
 			t.Errorf("an unknown model: %v", err)
 		}
 	})
