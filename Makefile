@@ -8,7 +8,7 @@ GO           ?= go
 PKG          ?= ./...
 BENCH        ?= .
 FUZZTIME     ?= 10s
-TEST_TIMEOUT ?= 12m
+TEST_TIMEOUT ?= 20m
 
 # Tests behind `server` start real servers and processes; those behind `accept`
 # as well are live runs of minutes.
