@@ -163,7 +163,8 @@ func TestDelete(t *testing.T) {
 		if v := state(t, a.send(http.MethodGet, "/v1/jobs/"+waiting, "")); v.Outcome != broker.OutcomeCancelled {
 			t.Errorf("%+v", v)
 		}
-		// Its end is logged like any other.
+		// Its end is logged like any other, a moment later.
+		synctest.Wait()
 		if l := a.log.jobs(t); len(l) != 1 || l[0]["job_id"] != waiting || l[0]["outcome"] != "cancelled" {
 			t.Errorf("log %v", l)
 		}
