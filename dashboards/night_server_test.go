@@ -219,6 +219,7 @@ func (n *night) panels() {
 var passing = []string{
 	"job_smallest_slack_ms",   // while a job waits
 	"leeway_ledger_oldest_ms", // once a ledger has a row
+	"job_cost_micro_total",    // once a call in a configured currency is booked on a path
 }
 
 // series are the names and labels on both processes' pages.
