@@ -12,10 +12,6 @@ import (
 	"leeway/slackgate"
 )
 
-// RecordVersion is the version of the job records and ledger rows this build
-// writes.
-const RecordVersion = 1
-
 // Job is one admitted or offered summary request.
 type Job struct {
 	ID       string `json:"id"`
@@ -305,8 +301,6 @@ type Finish struct {
 	FirstByteMS int64
 	// FirstRoute, FirstOutcome and FallbackOutcome describe the attempts.
 	FirstRoute, FirstOutcome, FallbackOutcome string
-	// Spend settles attempts that are still open.
-	Spend []SpendRow
 	// FinishReason is how the backend ended the answer, and Usage what that
 	// one attempt used; nil: unknown.
 	FinishReason string

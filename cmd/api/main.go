@@ -3,14 +3,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -27,15 +25,11 @@ type flags struct {
 
 func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
 
-// stopWithin bounds the shutdown; a second signal ends it at once.
-const stopWithin = 24 * time.Hour
-
 // process is what both ways of running have in common.
 type process interface {
 	Addr() string
 	MetricsAddr() string
-	Reload(cfg *config.Config) error
-	Stop(ctx context.Context) error
+	app.Process
 }
 
 func run(args, environ []string, stdout, stderr io.Writer) int {
@@ -65,16 +59,7 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return app.ExitCode(err)
 	}
 	log.Info("listening", "addr", p.Addr(), "metrics_addr", p.MetricsAddr(), "policy", cfg.Gate.Policy.String())
-	untilStop(log, signals, func() error { return reload(p, &f, environ) })
-	log.Info("stopping")
-	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
-	defer cancel()
-	go cancelOnSecond(ctx, signals, cancel)
-	if err := p.Stop(ctx); err != nil {
-		log.Error("stopped with failures", "error", err)
-		return 1
-	}
-	return 0
+	return app.RunUntilSignalled(log, signals, p, func() (*config.Config, error) { return app.Load(f.Config, f.EnvFile, environ) })
 }
 
 func start(o app.Options, embedded bool) (process, error) {
@@ -93,43 +78,5 @@ func warn(log *slog.Logger, cfg *config.Config, embedded bool) {
 	}
 	if !config.Loopback(cfg.Listen) && !cfg.Access.Keyed() {
 		log.Warn("listening beyond this machine without producers' keys: keep the network closed", "addr", cfg.Listen)
-	}
-}
-
-// untilStop returns with the first signal to stop; SIGHUP reloads.
-func untilStop(log *slog.Logger, signals <-chan os.Signal, reload func() error) {
-	for sig := range signals {
-		if sig != syscall.SIGHUP {
-			return
-		}
-		if err := reload(); err != nil {
-			log.Error("configuration not reloaded: nothing has changed", "error", err)
-			continue
-		}
-		log.Info("configuration reloaded")
-	}
-}
-
-// reload reads the configuration again and has the process take it over.
-func reload(p process, f *flags, environ []string) error {
-	cfg, err := app.Load(f.Config, f.EnvFile, environ)
-	if err != nil {
-		return err
-	}
-	return p.Reload(cfg)
-}
-
-// cancelOnSecond cancels with the next signal that is not a reload.
-func cancelOnSecond(ctx context.Context, signals <-chan os.Signal, cancel context.CancelFunc) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case sig := <-signals:
-			if sig != syscall.SIGHUP {
-				cancel()
-				return
-			}
-		}
 	}
 }

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"leeway/broker/config"
 	"leeway/cmd/internal/app"
 )
 
@@ -49,52 +49,5 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 		return app.ExitCode(err)
 	}
 	log.Info("working", "metrics_addr", w.MetricsAddr())
-	untilStop(log, signals, func() error { return reload(w, &f, environ) })
-	log.Info("stopping: jobs in flight end first; a second signal hands them back")
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go cancelOnSecond(ctx, signals, cancel)
-	if err := w.Stop(ctx); err != nil {
-		log.Error("stopped with failures", "error", err)
-		return 1
-	}
-	return 0
-}
-
-// untilStop returns with the first signal to stop; SIGHUP reloads.
-func untilStop(log *slog.Logger, signals <-chan os.Signal, reload func() error) {
-	for sig := range signals {
-		if sig != syscall.SIGHUP {
-			return
-		}
-		if err := reload(); err != nil {
-			log.Error("configuration not reloaded: nothing has changed", "error", err)
-			continue
-		}
-		log.Info("configuration reloaded")
-	}
-}
-
-// reload reads the configuration again and has the process take it over.
-func reload(p *app.Worker, f *flags, environ []string) error {
-	cfg, err := app.Load(f.Config, f.EnvFile, environ)
-	if err != nil {
-		return err
-	}
-	return p.Reload(cfg)
-}
-
-// cancelOnSecond cancels with the next signal that is not a reload.
-func cancelOnSecond(ctx context.Context, signals <-chan os.Signal, cancel context.CancelFunc) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case sig := <-signals:
-			if sig != syscall.SIGHUP {
-				cancel()
-				return
-			}
-		}
-	}
+	return app.RunUntilSignalled(log, signals, w, func() (*config.Config, error) { return app.Load(f.Config, f.EnvFile, environ) })
 }
