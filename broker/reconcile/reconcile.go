@@ -57,7 +57,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Once mends what there is to mend.
+// Once mends what there is to mend. Calls of one Reconciler must not overlap;
+// any number of Reconcilers may.
 func (r *Reconciler) Once(ctx context.Context) error {
 	policy := r.Policy()
 	var p95 [slackgate.NumPaths]int64
