@@ -106,6 +106,7 @@ func Start(tb testing.TB, root string, s Settings) *Stage {
 	st := &Stage{tb: tb, Bin: tb.TempDir()}
 	build := exec.CommandContext(tb.Context(), "go", "build", "-o", st.Bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
 	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
 	if out, err := build.CombinedOutput(); err != nil {
 		tb.Fatalf("go build: %v\n%s", err, out)
 	}
