@@ -37,6 +37,10 @@ type Bound struct {
 	FirstMax int64
 	// Rungs are the ladder's rungs from First on. They are not to be changed.
 	Rungs []Rung
+
+	// What FirstMax is worked out from: [Bound.Admits] compares without it.
+	ladder  *Ladder
+	slackMS int64
 }
 
 // Break says which rung a job would break. The zero value: none.
@@ -94,18 +98,20 @@ func (b *Bound) holds(s *PoolState) bool {
 	}
 	n := len(b.Rungs)
 	return n > 0 && s.Break.Rung == 0 &&
-		int64(s.Running)+int64(s.Ahead)+1 <= b.FirstMax &&
-		int64(s.Running)+int64(s.Waiting)+1 <= b.max(n-1)
+		b.ladder.within(b.First, int64(s.Running)+int64(s.Ahead), b.slackMS) &&
+		int64(s.Running)+int64(s.Waiting)+1 <= b.Rungs[n-1].Max
 }
 
 // Admits reports whether a pool in state s satisfies the bound. The store's
 // script makes the same comparisons.
-func (b *Bound) Admits(s *PoolState) bool {
+func (b *Bound) Admits(s *PoolState) bool { return b.open(s) && b.holds(s) }
+
+// open reports whether nothing but the rungs can stand in the way.
+func (b *Bound) open(s *PoolState) bool {
 	return s.Capacity > 0 && !s.Closed &&
 		int64(s.InFlight()) < b.MaxInFlight &&
 		s.QueueAgeMS < b.MaxQueueAgeMS &&
-		s.ClassQueueAgeMS < b.MaxClassQueueAgeMS &&
-		b.holds(s)
+		s.ClassQueueAgeMS < b.MaxClassQueueAgeMS
 }
 
 // Bounds returns what each pool must look like to take a job with slackMS
@@ -113,64 +119,66 @@ func (b *Bound) Admits(s *PoolState) bool {
 // such pool. The p95s and ladders are taken from s; nothing else of it is
 // read.
 func Bounds(s *Snapshot, j Job, p Policy, slackMS int64) [2]Bound {
-	var b [2]Bound
+	var bounds [2]Bound
 	if slackMS <= 0 {
-		return b
+		return bounds
 	}
-	if p.Rule == Seed {
-		b[0], b[1] = seedBounds(s, j, p, slackMS)
-		return b
-	}
-	for i, path := range j.Prefer {
-		if path != Paid && path != Free || i == 1 && path == j.Prefer[0] {
-			continue
-		}
-		b[i] = Bound{
-			Path: path, Laddered: true,
-			MaxInFlight: Unbounded, MaxQueueAgeMS: Unbounded, MaxClassQueueAgeMS: Unbounded,
-		}
-		if path == Free {
-			b[i].MaxClassQueueAgeMS = p.FreeQueueAgeCutMS
-		}
-		if l := s.Pools[path].Ladder; l != nil {
-			b[i].First, b[i].FirstMax = l.bind(&j, slackMS)
-			b[i].Rungs = l.rungs[b[i].First:]
+	for i := range bounds {
+		b := &bounds[i]
+		b.set(s, &j, &p, i, slackMS)
+		if b.ladder != nil {
+			b.FirstMax = b.ladder.firstMax(b.First, slackMS)
 		}
 	}
-	return b
+	return bounds
 }
 
-// seedBounds is the article's rule: paid below its limit if slack > p95, then
-// free if the age is below the cut and age + p95 < slack. The article's order
-// is fixed; a class can only leave a pool out.
-func seedBounds(s *Snapshot, j Job, p Policy, slackMS int64) (paid, free Bound) {
-	if j.may(Paid) {
-		paid = Bound{
-			Path:               Paid,
-			MaxInFlight:        int64(s.Pools[Paid].Limit),
-			MaxQueueAgeMS:      Unbounded,
-			MaxClassQueueAgeMS: Unbounded,
-			NeedMS:             s.Pools[Paid].FirstByteP95MS,
-		}
-		if slackMS <= s.Pools[Paid].FirstByteP95MS {
-			paid.MaxInFlight = 0
-		}
+// set works out the zero bound for the place'th pool tried. It leaves FirstMax
+// out: finding that number costs a search, comparing with it does not need one.
+func (b *Bound) set(s *Snapshot, j *Job, p *Policy, place int, slackMS int64) {
+	if p.Rule == Seed {
+		b.setSeed(s, j, p, place, slackMS)
+		return
 	}
-	if j.may(Free) {
-		free = Bound{
-			Path:               Free,
-			MaxInFlight:        Unbounded,
-			MaxQueueAgeMS:      min(p.FreeQueueAgeCutMS, satSub(slackMS, s.Pools[Free].FirstByteP95MS)),
-			MaxClassQueueAgeMS: Unbounded,
-			NeedMS:             s.Pools[Free].FirstByteP95MS,
-			NeedAddsAge:        true,
-		}
+	path := j.Prefer[place]
+	if path != Paid && path != Free || place == 1 && path == j.Prefer[0] {
+		return
 	}
-	return paid, free
+	b.Path, b.Laddered = path, true
+	b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS = Unbounded, Unbounded, Unbounded
+	if path == Free {
+		b.MaxClassQueueAgeMS = p.FreeQueueAgeCutMS
+	}
+	if l := s.Pools[path].Ladder; l != nil {
+		b.ladder, b.slackMS = l, slackMS
+		b.First = l.bind(j, slackMS)
+		b.Rungs = l.rungs[b.First:]
+	}
+}
+
+// setSeed is the article's rule: paid below its limit if slack > p95, then free
+// if the age is below the cut and age + p95 < slack. The article's order is
+// fixed; a class can only leave a pool out.
+func (b *Bound) setSeed(s *Snapshot, j *Job, p *Policy, place int, slackMS int64) {
+	path := Paths[place]
+	if !j.may(path) {
+		return
+	}
+	p95 := s.Pools[path].FirstByteP95MS
+	b.Path, b.NeedMS = path, p95
+	b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS = Unbounded, Unbounded, Unbounded
+	switch {
+	case path == Free:
+		b.MaxQueueAgeMS, b.NeedAddsAge = min(p.FreeQueueAgeCutMS, satSub(slackMS, p95)), true
+	case slackMS <= p95:
+		b.MaxInFlight = 0
+	default:
+		b.MaxInFlight = int64(s.Pools[path].Limit)
+	}
 }
 
 // may reports whether the class lets the job use the pool.
-func (j Job) may(p Path) bool { return j.Prefer[0] == p || j.Prefer[1] == p }
+func (j *Job) may(p Path) bool { return j.Prefer[0] == p || j.Prefer[1] == p }
 
 // retryAfterMS is how long the refused job would have to wait, were nothing
 // else to come, until the pool can take it with as much slack as it has now.
@@ -186,7 +194,7 @@ func (b *Bound) retryAfterMS(s *PoolState, j *Job, slackMS int64) int64 {
 	l, at := s.Ladder, slackMS
 	behind := s.position(max(s.Break.Waiting, int64(s.Ahead)))
 	if i := s.Break.Rung - 1; i > b.First && i < len(l.rungs) {
-		at = l.at(max(int(l.rungs[i].Max)-l.running-1, 0), l.reserve)
+		at = l.rungs[i-1].AtMS // what the last of the jobs that rung i allows needs
 	}
 	return max(1, l.at(behind, l.reserve)-at)
 }

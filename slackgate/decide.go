@@ -44,12 +44,11 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		r.Reason = ReasonDeadline
 		return r
 	}
-	bounds := Bounds(s, j, p, r.SlackMS)
 	asked, closed := 0, 0
 	retry := int64(Unbounded)
-	for i := range bounds {
-		b := &bounds[i]
-		if b.Path == Reject {
+	for place := range j.Prefer {
+		var b Bound
+		if b.set(s, &j, &p, place, r.SlackMS); b.Path == Reject {
 			continue
 		}
 		pool := &s.Pools[b.Path]
@@ -61,8 +60,7 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 			continue
 		}
 		asked++
-		r.ask(b, pool, &j, p.Rule)
-		if b.Admits(pool) {
+		if holds := r.ask(&b, pool, &j, p.Rule); holds && b.open(pool) {
 			r.Path = b.Path
 			r.Reason = ReasonPaid
 			if b.Path == Free {
@@ -86,26 +84,27 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 	return r
 }
 
-// ask notes what the slack is compared with in one pool.
-func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) {
+// ask notes what the slack is compared with in one pool, and reports whether
+// the promises hold.
+func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) (holds bool) {
+	holds = b.holds(pool)
 	if rule == Seed {
 		r.NeedMS[b.Path] = b.NeedMS
 		if b.NeedAddsAge {
 			r.NeedMS[b.Path] += pool.QueueAgeMS
 		}
-		return
+		return holds
 	}
 	if len(b.Rungs) == 0 {
 		r.NeedMS[b.Path] = Unbounded
-		return
+		return holds
 	}
-	at := pool.position(int64(pool.Ahead))
-	r.NeedMS[b.Path] = pool.Ladder.NeedMS(at, j)
-	r.PredictedWaitMS = pool.Ladder.WaitMS(at)
-	if !b.holds(pool) {
-		i := min(max(pool.Break.Rung-1, b.First), len(pool.Ladder.rungs)-1)
-		r.BrokenAtMS[b.Path] = pool.Ladder.rungs[i].AtMS
+	r.NeedMS[b.Path], r.PredictedWaitMS = b.ladder.needAndWait(pool.position(int64(pool.Ahead)), j)
+	if !holds {
+		i := min(max(pool.Break.Rung-1, b.First), len(b.ladder.rungs)-1)
+		r.BrokenAtMS[b.Path] = b.ladder.rungs[i].AtMS
 	}
+	return holds
 }
 
 // spread lengthens a retry-after by up to a quarter. Unbounded means that

@@ -244,6 +244,11 @@ func (l *Ladder) at(ahead int, reserve int64) int64 {
 		return neverMS
 	}
 	mean, variance, tail := l.wait(ahead)
+	return l.after(mean, variance, tail, reserve)
+}
+
+// after is the slack a job needs behind a wait.
+func (l *Ladder) after(mean, variance, tail float64, reserve int64) int64 {
 	need := l.need.p95(mean, variance, tail)
 	if reserve != Unbounded {
 		need = max(need, l.hold.p95(mean, variance, tail)-float64(reserve))
@@ -332,12 +337,11 @@ func (l *Ladder) Running() int { return l.running }
 // Belief is what the ladder was built from.
 func (l *Ladder) Belief() *Belief { return &l.belief }
 
-// bind returns the index of the first rung that binds a job with slackMS left
-// (one past the last if it cannot be admitted), and what replaces its Max: exact for the job's own place where the rung
-// itself stands for a group.
-func (l *Ladder) bind(j *Job, slackMS int64) (first int, firstMax int64) {
+// bind returns the index of the first rung that binds a job with slackMS left:
+// one past the last if it cannot be admitted.
+func (l *Ladder) bind(j *Job, slackMS int64) int {
 	if !j.FirstByteOnly && j.ReserveMS < l.serves {
-		return len(l.rungs), 0
+		return len(l.rungs)
 	}
 	lo, hi := 0, len(l.rungs)
 	for lo < hi {
@@ -348,27 +352,43 @@ func (l *Ladder) bind(j *Job, slackMS int64) (first int, firstMax int64) {
 			lo = mid + 1
 		}
 	}
-	if lo == len(l.rungs) {
-		return lo, 0
+	return lo
+}
+
+// firstMax is what stands in the place of Max of rung i, the first that binds a
+// job with slackMS left: exact for the job's own place where the rung itself
+// stands for a group.
+func (l *Ladder) firstMax(i int, slackMS int64) int64 {
+	if i == len(l.rungs) {
+		return 0
 	}
-	firstMax = l.rungs[lo].Max
-	from, g := int(firstMax)-l.running, l.groups[lo]
+	most := l.rungs[i].Max
+	from, g := int(most)-l.running, l.groups[i]
 	if g.end > from && g.need <= slackMS {
-		d, _ := l.search(from, 0, g.end-from, slackMS, g.need, l.rungs[lo].AtMS)
-		firstMax += int64(d) + 1
+		d, _ := l.search(from, 0, g.end-from, slackMS, g.need, l.rungs[i].AtMS)
+		most += int64(d) + 1
 	}
-	return lo, firstMax
+	return most
+}
+
+// within reports whether before+1 jobs are at most firstMax of rung i: whether
+// the place behind the jobs before, running ones included, needs no more than
+// slackMS. The needs of places never fall.
+func (l *Ladder) within(i int, before, slackMS int64) bool {
+	most, g := l.rungs[i].Max, &l.groups[i]
+	if before < most {
+		return true
+	}
+	place := before - int64(l.running)
+	return place < int64(g.end) && g.need <= slackMS && l.at(int(place), l.reserve) <= slackMS
 }
 
 // NeedMS is the slack that job j needs in the pool with ahead jobs before it:
 // the 95th percentile of wait and first byte and, unless the class counts the
 // first byte alone, that of wait and hold less the reserve.
 func (l *Ladder) NeedMS(ahead int, j *Job) int64 {
-	reserve := j.ReserveMS
-	if j.FirstByteOnly {
-		reserve = Unbounded
-	}
-	return l.at(max(ahead, 0), reserve)
+	need, _ := l.needAndWait(ahead, j)
+	return need
 }
 
 // WaitMS is the expected wait for a worker with ahead jobs before it.
@@ -378,6 +398,18 @@ func (l *Ladder) WaitMS(ahead int) int64 {
 	}
 	mean, _, _ := l.wait(max(ahead, 0))
 	return ceilMS(mean)
+}
+
+func (l *Ladder) needAndWait(ahead int, j *Job) (need, wait int64) {
+	if l.workers == 0 {
+		return neverMS, neverMS
+	}
+	reserve := j.ReserveMS
+	if j.FirstByteOnly {
+		reserve = Unbounded
+	}
+	mean, variance, tail := l.wait(max(ahead, 0))
+	return l.after(mean, variance, tail, reserve), ceilMS(mean)
 }
 
 // IdleNeedMS is what job j would need with every worker free. A pool in which
