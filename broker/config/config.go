@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -443,8 +444,24 @@ func (c *Config) read(r io.Reader) error {
 				return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be a whole number, without exponent or fraction")
 			}
 		}
+		// Zero is how "left out" looks below.
+		if neverZero[v.Key.String()] && zero(v.Value.String()) {
+			return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be above 0: leave the key out for its default")
+		}
 	}
 	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).Decode(c))
+}
+
+// neverZero names the keys whose default stands for a zero, and which can
+// therefore not be set to it.
+var neverZero = map[string]bool{
+	"deadline_ms": true, "max_deadline_ms": true, "max_output_tokens": true, "word_limit": true,
+	"first_byte_p95_ms": true, "hold_p95_ms": true, "first_byte_share": true, "stall_ms": true, "valid_days": true,
+}
+
+func zero(literal string) bool {
+	v, err := strconv.ParseFloat(literal, 64)
+	return err == nil && v == 0
 }
 
 // whole names the keys that hold whole numbers.

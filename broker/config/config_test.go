@@ -113,7 +113,10 @@ func TestBounds(t *testing.T) {
 		{"classes.summary.max_deadline_ms", "classes: {summary: {deadline_ms: 1, max_deadline_ms: %d}}", 1, MaxDeadlineMS},
 		{"classes.summary.reserve_ms", "classes: {summary: {reserve_ms: %d}}", 0, MaxDeadlineMS},
 		{"classes.summary.max_output_tokens", "classes: {summary: {max_output_tokens: %d}}", 1, 1_000_000},
-		{"pools.paid.backends[0].first_byte_p95_ms", fmt.Sprintf(oneBackend, "first_byte_p95_ms: %d"), 1, MaxDeadlineMS},
+		{"pools.paid.backends[0].first_byte_p95_ms", "pools: {paid: {first_byte_p95_ms: 604800000, hold_p95_ms: 604800000, backends: [{name: b, url: 'http://h/v1', model: m, first_byte_p95_ms: %d}]}}", 1, MaxDeadlineMS},
+		{"pools.paid.first_byte_p95_ms", "pools: {paid: {first_byte_p95_ms: %d, hold_p95_ms: 5000, backends: [{name: b, url: 'http://h/v1', model: m, first_byte_p95_ms: 9000}, {name: c, url: 'http://h/v1', model: m, first_byte_p95_ms: 1200}]}}", 1200, -1},
+		{"classes.summary.word_limit", "classes: {summary: {word_limit: %d}}", 1, 100_000},
+		{"pools.paid.backends[0].knee.valid_days", fmt.Sprintf(oneBackend, "knee: {limit: 1, measured_on: 2026-11-30, valid_days: %d}"), 1, 3650},
 		{"pools.paid.backends[0].stall_ms", fmt.Sprintf(oneBackend, "stall_ms: %d"), 100, 600_000},
 		{"pools.paid.backends[0].limit", fmt.Sprintf(oneBackend, "limit: %d"), 1, MaxSlots},
 		{"pools.paid.backends[0].price.input_micro_per_mtok", fmt.Sprintf(oneBackend, "price: {input_micro_per_mtok: %d}"), 0, MaxPriceMicroPerMTok},
@@ -127,7 +130,7 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		check(tt.lo, true)
-		if tt.lo == 1 { // 0 stands for the default where the field may be left out
+		if strings.HasSuffix(tt.field, "].limit") { // 0 stands for the pool's
 			check(-1, false)
 		} else {
 			check(tt.lo-1, false)
@@ -137,7 +140,7 @@ func TestBounds(t *testing.T) {
 			check(tt.hi+1, false)
 		}
 	}
-	for share, good := range map[string]bool{"0.001": true, "0.999": true, "1": false, "-0.1": false, ".nan": false, ".inf": false} {
+	for share, good := range map[string]bool{"0.001": true, "0.999": true, "1": false, "0": false, "0.0": false, "-0.1": false, ".nan": false, ".inf": false} {
 		_, err := Parse([]byte("pools: {free: {first_byte_share: " + share + "}}"))
 		if good != (err == nil) || !good && fieldOf(err) != "pools.free.first_byte_share" {
 			t.Errorf("first_byte_share %s: %v", share, err)

@@ -103,6 +103,11 @@ func (c *Config) completePools() error {
 				return err
 			}
 		}
+		// The gate promises by the pool's p95, and a backend is called only
+		// with its own left: with none as fast, promises would run out uncalled.
+		if len(p.Backends) > 0 && !slices.ContainsFunc(p.Backends, func(b Backend) bool { return b.FirstByteP95MS <= p.FirstByteP95MS }) {
+			return broker.Fieldf(at+".first_byte_p95_ms", "%d is less than that of every backend of the pool", p.FirstByteP95MS)
+		}
 	}
 	if c.Pools.Paid.Limit == 0 && c.Pools.Free.Limit == 0 {
 		return broker.Fieldf("pools", "both limits are 0: there is nowhere to run a job")
