@@ -220,3 +220,21 @@ func TestSeedAllocatesNothing(t *testing.T) {
 }
 
 var sink Result
+
+func TestStillFits(t *testing.T) {
+	for _, c := range []struct {
+		slack, left, first, hold int64
+		want                     bool
+	}{
+		{1200, 3200, 1200, 3200, true},
+		{1199, 3200, 1200, 3200, false},
+		{1200, 3199, 1200, 3200, false},
+		{1200, 1200, 1200, 0, true}, // the last byte is not promised
+		{1199, 9000, 1200, 0, false},
+		{9000, 9000, 0, 3200, false}, // a pool that nothing is known of
+	} {
+		if got := StillFits(c.slack, c.left, c.first, c.hold); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

@@ -30,6 +30,7 @@ func (p *Pool) run(c *broker.Claim) {
 	stopRenewing := p.renew(ctx, c, cancel)
 	defer stopRenewing()
 
+	prompt := system(p.Prompt(c.Class).System, c.Instruction)
 	var openedAt int64 // of the attempt under way; one at a time
 	var settled []redisstore.Settlement
 	var samples []redisstore.Sample
@@ -38,7 +39,7 @@ func (p *Pool) run(c *broker.Claim) {
 	hooks := attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(c.Instruction+c.Text), int64(c.MaxOutputTokens))
+			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(prompt)+backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
 			openedAt = row.OpenedAtMS
 			return err
 		},
@@ -64,7 +65,7 @@ func (p *Pool) run(c *broker.Claim) {
 		hooks.Relay = relay.add
 	}
 	res, err := p.runner.Run(ctx, attempt.Job{
-		ID: c.ID, System: system(p.Prompt(c.Class).System, c.Instruction), Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
+		ID: c.ID, System: prompt, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
 		Left:          time.Duration(c.DeadlineAtMS-c.NowMS)*time.Millisecond - time.Since(c.ClaimedAt),
 		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,
 		FirstByteOnly: c.FirstByteOnly,
@@ -106,11 +107,11 @@ func (p *Pool) run(c *broker.Claim) {
 // the slack that is left, and the last by the deadline.
 func (p *Pool) stillFits(c *broker.Claim) bool {
 	since := time.Since(c.ClaimedAt).Milliseconds()
-	if !slackgate.FitsFirstByte(c.SlackMS()-since, p.FirstByteP95()) {
-		return false
-	}
 	hold := p.HoldP95()
-	return c.FirstByteOnly || hold == 0 || slackgate.FitsHold(c.DeadlineAtMS-c.NowMS-since, hold)
+	if c.FirstByteOnly {
+		hold = 0
+	}
+	return slackgate.StillFits(c.SlackMS()-since, c.DeadlineAtMS-c.NowMS-since, p.FirstByteP95(), hold)
 }
 
 // expire ends a job that no backend was called for, unless it is rescued.

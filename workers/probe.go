@@ -76,7 +76,7 @@ func (p *Pool) closedByMeasurement() bool {
 
 func (p *Pool) probe(ctx context.Context, name string) {
 	id := "probe-" + uuid.NewString()
-	c := &broker.Claim{Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: 1}, Path: p.Path}
+	c := &broker.Claim{Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path}
 	var openedAt int64
 	var settled []redisstore.Settlement
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -84,7 +84,7 @@ func (p *Pool) probe(ctx context.Context, name string) {
 	err := p.runner.Probe(ctx, name, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			row := p.row(c, &call)
-			err := p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens("probe"), 1)
+			err := p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens(attempt.ProbeText), attempt.ProbeMaxTokens)
 			openedAt = row.OpenedAtMS
 			return err
 		},

@@ -237,7 +237,11 @@ func (r *run) claim(p *pool, now int64) {
 		w := p.queue[0]
 		p.queue = p.queue[1:]
 		p.refresh(now)
-		fits := slackgate.FitsFirstByte(w.urgency-now, ceil(p.belief.FirstByte.P95MS))
+		var hold int64
+		if r.policy.Rule == slackgate.Predictive {
+			hold = ceil(p.belief.Hold.P95MS)
+		}
+		fits := slackgate.StillFits(w.urgency-now, r.deadline(w.job)-now, ceil(p.belief.FirstByte.P95MS), hold)
 		switch {
 		case fits:
 		case !r.policy.Recheck:

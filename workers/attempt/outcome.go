@@ -191,10 +191,10 @@ func (x *run) end(o Outcome, reason backend.Reason) {
 	}
 }
 
-// probeText is what a probe asks: as little as can be asked.
+// What a probe asks, as little as can be asked, and the longest answer it takes.
 const (
-	probeText      = "Reply with the word OK."
-	probeMaxTokens = 16
+	ProbeText      = "Reply with the word OK."
+	ProbeMaxTokens = 16
 )
 
 // Probe makes one tiny call to a backend, whatever its state, to see whether it
@@ -217,7 +217,7 @@ func (r *Runner) Probe(ctx context.Context, name, id string, hooks Hooks) error 
 	}
 	x := &run{
 		Runner: r, hooks: &hooks, start: time.Now(), number: 1,
-		job: &Job{ID: id, IdempotencyKey: id, Text: probeText, MaxOutputTokens: probeMaxTokens, Left: left},
+		job: &Job{ID: id, IdempotencyKey: id, Text: ProbeText, MaxOutputTokens: ProbeMaxTokens, Left: left},
 	}
 	call, req := x.call(who, left)
 	if hooks.Before != nil {
