@@ -106,6 +106,9 @@ func (p *Pool) run(c *broker.Claim) {
 // stillFits is the gate's check before a backend is called: the first byte in
 // the slack that is left, and the last by the deadline.
 func (p *Pool) stillFits(c *broker.Claim) bool {
+	if p.Attempts.Overrun > 0 {
+		return true // a lab with the re-check off
+	}
 	since := time.Since(c.ClaimedAt).Milliseconds()
 	hold := p.HoldP95()
 	if c.FirstByteOnly {

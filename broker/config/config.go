@@ -62,6 +62,17 @@ type Config struct {
 	// DefaultClass is the class of a submission that names none. Defaults to
 	// "summary".
 	DefaultClass string `yaml:"default_class"`
+	Lab          Lab    `yaml:"lab"`
+}
+
+// Lab is what only a configuration for lab backends may say: every backend of
+// every pool must be reached on loopback and need no key.
+type Lab struct {
+	// RecheckOff lets workers call a backend whatever is left of a job's time,
+	// and wait for its answer past the deadline, and keeps jobs waiting that
+	// are past due: so that a drill shows what the re-check is for. Defaults to
+	// false.
+	RecheckOff bool `yaml:"recheck_off"`
 }
 
 // Redis says where the store is.
@@ -610,7 +621,8 @@ func (c *Config) Fingerprint() string {
 		Pools        Pools
 		Classes      Classes
 		DefaultClass string
-	}{c.Pools, c.Classes, c.DefaultClass})
+		Lab          Lab
+	}{c.Pools, c.Classes, c.DefaultClass, c.Lab})
 	if err != nil {
 		return "unknown" // no value in there can fail
 	}
@@ -663,7 +675,13 @@ func Loopback(addr string) bool {
 	if err != nil {
 		return false
 	}
-	if host == "localhost" {
+	return loopbackHost(host)
+}
+
+// loopbackHost reports whether a host is this machine by its name: names under
+// localhost are nobody else's (RFC 6761).
+func loopbackHost(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
 	}
 	ip := net.ParseIP(host)

@@ -192,6 +192,40 @@ func TestBackendDefaults(t *testing.T) {
 	}
 }
 
+// A lab's switch is for lab backends alone: loopback, and no key.
+func TestLabSwitch(t *testing.T) {
+	const doc = "lab: {recheck_off: %s}\npools: {paid: {backends: [{name: b, url: '%s', model: m%s}]}}"
+	for _, tt := range []struct {
+		off, url, more string
+		good           bool
+	}{
+		{"true", "http://127.0.0.1:8001/v1", "", true},
+		{"true", "http://[::1]:8001/v1", "", true},
+		{"true", "http://localhost:8001/v1", "", true},
+		{"true", "http://paid.localhost/v1", "", true},
+		{"true", "http://paid.localhost.example.com/v1", "", false},
+		{"true", "http://notlocalhost/v1", "", false},
+		{"true", "http://10.0.0.1/v1", "", false},
+		{"true", "https://api.openai.com/v1", "", false},
+		{"true", "http://127.0.0.1:8001/v1", ", key_env: K", false},
+		{"true", "http://127.0.0.1:8001/v1", ", key_file: /k", false},
+		{"false", "https://api.openai.com/v1", ", key_env: K", true},
+	} {
+		c, err := Parse(fmt.Appendf(nil, doc, tt.off, tt.url, tt.more))
+		if tt.good != (err == nil) || !tt.good && fieldOf(err) != "lab.recheck_off" {
+			t.Errorf("%s with %s%s: %v", tt.off, tt.url, tt.more, err)
+		}
+		if err == nil && c.Lab.RecheckOff != (tt.off == "true") {
+			t.Errorf("%s is read as %v", tt.off, c.Lab.RecheckOff)
+		}
+	}
+	on, off := Default(), Default()
+	off.Lab.RecheckOff = true
+	if on.Fingerprint() == off.Fingerprint() {
+		t.Error("processes that differ in it show the same fingerprint")
+	}
+}
+
 func TestEnvironmentOverrides(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("listen: '127.0.0.2:1'\ngate: {policy: predictive, admit_free: true, reserve_ms: 1}\npools: {paid: {first_byte_p95_ms: 5}}\nclasses: {summary: {deadline_ms: 7000, reserve_ms: 1}}"), 0o600); err != nil {

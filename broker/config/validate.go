@@ -28,7 +28,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -233,6 +233,28 @@ func (c *Config) completeAccess() error {
 	}
 	if !c.Access.Keyed() && !c.Access.Open && !Loopback(c.Listen) {
 		return broker.Fieldf("listen", "%q is reachable from other machines, and no keys are configured: set access.producers and access.oncall, or access.open on a closed network", c.Listen)
+	}
+	return nil
+}
+
+// completeLab refuses a lab's switches to a configuration that could reach
+// anything else than a lab.
+func (c *Config) completeLab() error {
+	if !c.Lab.RecheckOff {
+		return nil
+	}
+	for _, path := range slackgate.Paths {
+		for i := range c.Pool(path).Backends {
+			b := &c.Pool(path).Backends[i]
+			at := fmt.Sprintf("pools.%s.backends[%d]", path, i)
+			u, err := url.Parse(b.URL)
+			switch {
+			case err != nil || !loopbackHost(u.Hostname()):
+				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at)
+			case b.KeyEnv != "" || b.KeyFile != "":
+				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s has a key", at)
+			}
+		}
 	}
 	return nil
 }

@@ -16,7 +16,9 @@ import (
 
 // gateAnswer is GET /v1/gate: the snapshot and what the gate would say.
 type gateAnswer struct {
-	Policy  string              `json:"policy"`
+	Policy string `json:"policy"`
+	// Recheck is on, or off in a lab that was told so.
+	Recheck string              `json:"recheck"`
 	NowMS   int64               `json:"now_ms"`
 	Pools   map[string]PoolView `json:"pools"`
 	Verdict *Verdict            `json:"verdict"`
@@ -94,7 +96,11 @@ func (s *Server) gate(c echo.Context) error {
 		return err
 	}
 	policy := flags.Apply(s.StartValues(), class, st.NowMS).Policy
-	return c.JSON(http.StatusOK, gateAnswer{Policy: policy.String(), NowMS: st.NowMS, Pools: views, Verdict: verdict(&v)})
+	recheck := "on"
+	if s.Config().Lab.RecheckOff {
+		recheck = "off"
+	}
+	return c.JSON(http.StatusOK, gateAnswer{Policy: policy.String(), Recheck: recheck, NowMS: st.NowMS, Pools: views, Verdict: verdict(&v)})
 }
 
 // dryRun asks the gate about a job of the default class.

@@ -11,6 +11,7 @@ import (
 
 var mendBehaviours = []behaviour{
 	{"a job past due in the queue is expired", expiredInQueue},
+	{"a lab with the re-check off keeps a job past due in the queue", overdueKept},
 	{"a lost lease is offered twice more, then failed", lostLease},
 	{"a lost lease without slack fails at once", lostLeaseNoSlack},
 	{"a lost lease of a cancelled job is cancelled", lostLeaseCancelled},
@@ -55,6 +56,20 @@ func expiredInQueue(t *testing.T, h *harness) {
 		t.Errorf("claimed %s", c.ID)
 	}
 	h.balanced()
+}
+
+func overdueKept(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.put(slackgate.Free, testJob("due", 60_000))
+	h.advance(59 * time.Second)
+	h.keepOverdue = 10_000
+	if s := h.sweep(); s.Expired != 0 || h.view("due").State != broker.StateWaiting {
+		t.Errorf("swept %+v", s)
+	}
+	h.advance(10 * time.Second)
+	if s := h.sweep(); s.Expired != 1 || h.view("due").Outcome != broker.OutcomeExpired {
+		t.Errorf("swept %+v after all", s)
+	}
 }
 
 func lostLease(t *testing.T, h *harness) {

@@ -78,7 +78,7 @@ const (
 // have. Any process may call it.
 func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
-		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds())
+		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue)
 	if err != nil {
 		return nil, err
 	}

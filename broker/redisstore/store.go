@@ -31,6 +31,9 @@ type Options struct {
 	LedgerRows int64
 	// Rollups is how long the sums of a minute stay. Defaults to 30 days.
 	Rollups time.Duration
+	// KeepOverdue is how long waiting jobs keep their place after their first
+	// byte was due, for a lab whose re-check is off. Defaults to 0.
+	KeepOverdue time.Duration
 }
 
 // Store is the Redis store. It is safe for concurrent use.
@@ -45,6 +48,8 @@ type Store struct {
 	// book both.
 	rollups time.Duration
 	books   string
+	// keepOverdue is Options.KeepOverdue, in ms.
+	keepOverdue int64
 
 	// clock is the last reading of Redis TIME and when it was taken.
 	clock atomic.Pointer[reading]
@@ -75,6 +80,7 @@ func New(rdb redis.UniversalClient, o Options) *Store {
 		rdb: rdb, prefix: prefix, keys: []string{prefix},
 		timeout: o.Timeout, keepMS: o.Keep.Milliseconds(), rows: o.LedgerRows,
 		rollups: o.Rollups, books: fmt.Sprintf("%d:%d", o.LedgerRows, o.Rollups.Milliseconds()),
+		keepOverdue: o.KeepOverdue.Milliseconds(),
 	}
 }
 

@@ -97,6 +97,11 @@ type Config struct {
 	// OpenFor is how long an open breaker keeps calls away before it lets one
 	// through as a probe, give or take a tenth. Defaults to DefaultOpenFor.
 	OpenFor time.Duration
+	// Overrun is a lab's way of seeing what the deadline's rule is for: calls
+	// are made whatever is left of the time, and may run that long beyond the
+	// deadline. Outcomes are judged as ever. Defaults to 0: the deadline owns
+	// every attempt.
+	Overrun time.Duration
 	// OnState is told when a backend's state changes, outside of any lock. The
 	// end of a hold is not told: it comes with time. Defaults to nothing.
 	OnState func(name string, s State, why string)
@@ -141,6 +146,8 @@ func (c *Config) validate() error {
 		return &ConfigError{"MaxAttempts", "must not be negative"}
 	case c.OpenFor < 0:
 		return &ConfigError{"OpenFor", "must not be negative"}
+	case c.Overrun < 0:
+		return &ConfigError{"Overrun", "must not be negative"}
 	}
 	names := make(map[string]bool, len(c.Backends))
 	for i, b := range c.Backends {

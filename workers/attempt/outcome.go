@@ -134,7 +134,7 @@ func (x *run) worth(who int, wait time.Duration) bool {
 
 // answered takes a whole answer.
 func (x *run) answered() {
-	if x.firstInTime() && (x.job.FirstByteOnly || x.res.LastByteAt <= x.job.Left) {
+	if x.firstInTime() && (x.job.FirstByteOnly || x.res.LastByteAt <= x.due) {
 		x.end(OutcomeUsable, "")
 		return
 	}
@@ -142,7 +142,7 @@ func (x *run) answered() {
 }
 
 func (x *run) firstInTime() bool {
-	return x.res.HasText && x.res.FirstByteAt <= x.job.Left-x.job.Reserve
+	return x.res.HasText && x.res.FirstByteAt <= x.due-x.job.Reserve
 }
 
 // cutAtDeadline takes an attempt that the deadline ended.

@@ -98,9 +98,10 @@ func (r *Runner) SetP95(name string, p95 time.Duration) error {
 // run is one job on its way.
 type run struct {
 	*Runner
-	job   *Job
+	job   *Job // its Left with what it may overrun by
 	hooks *Hooks
 	start time.Time
+	due   time.Duration // the deadline that the outcome is judged by, since start
 	// tries counts the calls made to each member; done is set for members
 	// that are not to be called again for this job.
 	tries   []int
@@ -125,8 +126,12 @@ func (r *Runner) Run(ctx context.Context, job Job, hooks Hooks) (Result, error) 
 		job.IdempotencyKey = job.ID
 	}
 	n := len(r.members)
+	due := job.Left
+	if r.cfg.Overrun > 0 {
+		job.Left = max(job.Left, 0) + job.Reserve + r.cfg.Overrun
+	}
 	x := &run{
-		Runner: r, job: &job, hooks: &hooks, start: time.Now(),
+		Runner: r, job: &job, hooks: &hooks, start: time.Now(), due: due,
 		tries: make([]int, n), done: make([]bool, n), waited: make([]bool, n),
 		pause: backoff, number: max(1, job.FirstNumber),
 	}

@@ -1,8 +1,8 @@
 -- Mend what time has broken. ARGV: books, keep_ms, most, max_offers, paid p95, free p95, settle_by_ms,
--- stood_still_ms, grace_ms.
+-- stood_still_ms, grace_ms, keep_overdue_ms.
 -- A store that was away is no crash of a worker: when nobody has swept for stood_still_ms, leases that lapsed
 -- meanwhile get grace_ms more, so that workers can renew first.
--- Waiting jobs whose first byte is past due are expired. Claimed jobs whose lease lapsed go back into the
+-- Waiting jobs whose first byte is past due are expired, keep_overdue_ms later (0 but in a lab). Claimed jobs whose lease lapsed go back into the
 -- order when they can still make it and were not handed out too often; else they are failed.
 -- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
 -- it is gone, and no job ends that would settle it.
@@ -33,7 +33,8 @@ if last > 0 and now - last > tonumber(ARGV[8]) then
   end
 end
 for _, pool in ipairs({ 'paid', 'free' }) do
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. ':waiting:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
+  local overdue = int(now - tonumber(ARGV[10]))
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. ':waiting:' .. pool, '-inf', overdue, 'LIMIT', 0, most)) do
     local class, id = split(member)
     local r = record(id)
     if not r then

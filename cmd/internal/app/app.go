@@ -89,6 +89,7 @@ func newBase(o *Options) (*base, error) {
 	b.store = redisstore.New(b.rdb, redisstore.Options{
 		Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout(),
 		Keep: time.Duration(cfg.Keep.ResultMS) * time.Millisecond, LedgerRows: cfg.Keep.LedgerRows, Rollups: ms(cfg.Keep.RollupMS),
+		KeepOverdue: labOverrun(cfg),
 	})
 	b.tickets = ticket.New(b.rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Duration(cfg.LongestDeadlineMS())*time.Millisecond)
 	b.metrics = metrics.New()
@@ -96,7 +97,15 @@ func newBase(o *Options) (*base, error) {
 	b.background = background.New(context.Background(), o.Log)
 	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
 	b.metrics.Measured(b.meter)
-	b.metrics.Process(func() bool { return b.background.Err() != nil }, func() string { return b.config().Fingerprint() }, b.knees)
+	b.metrics.Process(metrics.Process{
+		Failed:      func() bool { return b.background.Err() != nil },
+		Fingerprint: func() string { return b.config().Fingerprint() },
+		Recheck:     func() bool { return !b.config().Lab.RecheckOff },
+		Knees:       b.knees,
+	})
+	if cfg.Lab.RecheckOff {
+		o.Log.Warn("lab.recheck_off: backends are called whatever is left of a job's time, and answers are waited for past the deadline; promises will be broken")
+	}
 	b.background.Go("latencies", b.meter.Run)
 	b.admitter = admission.New(admission.Options{
 		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,

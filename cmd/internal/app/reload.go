@@ -47,6 +47,7 @@ func (b *base) reload(cfg *config.Config) error {
 		"metrics_listen":        cfg.MetricsListen != old.MetricsListen,
 		"worker_metrics_listen": cfg.WorkerMetricsListen != old.WorkerMetricsListen,
 		"redis":                 cfg.Redis != old.Redis,
+		"lab":                   cfg.Lab != old.Lab,
 		"keep":                  !reflect.DeepEqual(cfg.Keep, old.Keep),
 	} {
 		if changed {

@@ -70,13 +70,23 @@ func (w *Worker) start(o *Options) error {
 	return nil
 }
 
+// labOverrun is how long a job may wait or a call run beyond the job's deadline:
+// not at all but in a lab whose re-check is off, and even there nothing lasts
+// for ever.
+func labOverrun(cfg *config.Config) time.Duration {
+	if cfg.Lab.RecheckOff {
+		return 2 * time.Minute
+	}
+	return 0
+}
+
 func (w *Worker) startPool(path slackgate.Path, slots int) error {
 	pool := w.config().Pool(path)
 	if len(pool.Backends) == 0 {
 		return noBackends(path)
 	}
 	var callers []*backend.Client
-	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS)}
+	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS), Overrun: labOverrun(w.config())}
 	for i := range pool.Backends {
 		b := &pool.Backends[i]
 		caller, err := w.caller(b)

@@ -98,7 +98,7 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 			srv, err := lab.New(lab.Config{Profile: profile, Tail: tail, Slots: l.slots, LogSize: 10_000})
 			must(t, err)
 			name, listener := fmt.Sprintf("%s-%d", path, n+1), pipenet.Listen()
-			hosts[name+".lab:80"] = listener
+			hosts[name+".localhost:80"] = listener
 			w.labs[name] = srv
 			w.stopped.Go(func() {
 				if err := srv.Serve(ctx, listener, nil); err != nil {
@@ -106,7 +106,7 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 				}
 				srv.Close()
 			})
-			b := config.Backend{Name: name, URL: "http://" + name + ".lab/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95}
+			b := config.Backend{Name: name, URL: "http://" + name + ".localhost/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95}
 			if path == slackgate.Paid {
 				b.Price = config.Price{InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
 			}
