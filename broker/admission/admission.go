@@ -311,7 +311,7 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 			return err
 		}
 		for _, path := range slackgate.Paths {
-			s.Pools[path].Ladder, s.Pools[path].Released = v.pools[path].Ladder, v.pools[path].Released
+			s.Pools[path].TakeLadder(&v.pools[path])
 		}
 	}
 	var known slackgate.Snapshot

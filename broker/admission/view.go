@@ -35,10 +35,8 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 	}
 	v := &view{at: at, pools: s.Pools}
 	for _, path := range slackgate.Paths {
-		p := &v.pools[path]
-		p.Ladder = new(slackgate.Ladder)
-		p.Released = st.Released[path]
-		p.Ladder.Build(&slackgate.Plan{
+		ladder := new(slackgate.Ladder)
+		ladder.Build(&slackgate.Plan{
 			Capacity:   st.Pools[path].Capacity,
 			RunningMS:  st.RunningAges[path],
 			Belief:     s.Beliefs[path],
@@ -46,6 +44,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 			ReserveMS:  s.MinReserveMS,
 			HorizonMS:  s.HorizonMS,
 		})
+		v.pools[path].SetLadder(ladder, st.Released[path])
 	}
 	a.view.Store(v)
 	return v, nil

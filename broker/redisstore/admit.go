@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"leeway/broker"
@@ -41,6 +42,20 @@ type PoolPolicy struct {
 	Ladder         *slackgate.Ladder
 	// Released is GateState.Released of the state the ladder was built from.
 	Released int64
+
+	rungs string // of Ladder, as the script takes them; see SetLadder
+}
+
+// SetLadder gives the policy a ladder, built from a state with that many
+// released, that serves many calls of Admit and is not built anew meanwhile:
+// its rungs are written down once.
+func (p *PoolPolicy) SetLadder(l *slackgate.Ladder, released int64) {
+	p.Ladder, p.Released, p.rungs = l, released, appendRungs(l)
+}
+
+// TakeLadder gives the policy the ladder of another.
+func (p *PoolPolicy) TakeLadder(from *PoolPolicy) {
+	p.Ladder, p.Released, p.rungs = from.Ladder, from.Released, from.rungs
 }
 
 // Admission is what the script did with one offer and the state it saw when it
@@ -101,10 +116,13 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
 	args := make([]any, 0, 16+22*len(offers))
-	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()))
+	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()), len(offers))
 	for _, path := range slackgate.Paths {
-		args = append(args, policy[path].Limit, policy[path].Released)
-		args = appendLadder(args, policy[path].Ladder)
+		p := &policy[path]
+		if p.rungs == "" && p.Ladder != nil {
+			p.rungs = appendRungs(p.Ladder)
+		}
+		args = append(args, p.Limit, p.Released, p.rungs)
 	}
 	for i := range offers {
 		o := &offers[i]
@@ -176,20 +194,33 @@ func readPool(r *reply, capacity int, p PoolPolicy) slackgate.PoolState {
 	return st
 }
 
-func appendLadder(args []any, l *slackgate.Ladder) []any {
-	if l == nil {
-		return append(args, 0)
-	}
+// rungDigits is how many characters a number of a rung takes in the script's
+// argument, so that the script can read the few rungs it needs by their place.
+const rungDigits = 16
+
+// appendRungs writes down a ladder's rungs: at (-1: no end), max and wait of
+// each, padded with blanks.
+func appendRungs(l *slackgate.Ladder) string {
 	rungs := l.Rungs()
-	args = append(args, len(rungs))
-	for _, r := range rungs {
-		at := r.AtMS
-		if at == slackgate.Unbounded {
-			at = -1
+	out := make([]byte, 0, 3*rungDigits*len(rungs))
+	number := func(n int64) {
+		const most = 1e15 // a number that a float holds, in rungDigits
+		var digits [20]byte
+		text := strconv.AppendInt(digits[:0], min(n, most), 10)
+		for range rungDigits - len(text) {
+			out = append(out, ' ')
 		}
-		args = append(args, at, r.Max, r.WaitMS)
+		out = append(out, text...)
 	}
-	return args
+	for _, r := range rungs {
+		if r.AtMS == slackgate.Unbounded {
+			r.AtMS = -1
+		}
+		number(r.AtMS)
+		number(r.Max)
+		number(r.WaitMS)
+	}
+	return string(out)
 }
 
 func appendBound(args []any, b *slackgate.Bound) []any {

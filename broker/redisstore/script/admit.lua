@@ -2,9 +2,9 @@
 -- compared was computed by the gate's rule in Go; here are only comparisons.
 --
 -- ARGV: give_up_at, books, record_extra_ms, flags version, instant until which the flags hold (0: no
--- end), then for paid and for free:
---   limit, released (the counter when the ladder was built), number of rungs,
---   (at, max, wait) per rung; at is -1 on the last
+-- end), number of jobs, then for paid and for free:
+--   limit, released (the counter when the ladder was built), the rungs: at (-1 on the last), max and wait of each,
+--   rung_digits characters a number
 -- then per job:
 --   id, class, producer, deadline_ms, reserve_ms, mode, fence, idempotency key ('' for none), hash of the body,
 --   lifetime of the key, spec, text, slack, where mode is 'new', 'miss'
@@ -23,24 +23,27 @@ local function num() return tonumber(arg()) end
 
 local now = now_ms()
 local give_up, books, extra = num(), arg(), num()
-local flags_version, flags_until = num(), num()
+local flags_version, flags_until, jobs = num(), num(), num()
 if give_up > 0 and now > give_up then return { now, 'stale' } end
-if tonumber(redis.call('GET', P .. ':flags:version') or '0') ~= flags_version or
+local counters = redis.call('MGET', P .. ':flags:version', P .. ':released:paid', P .. ':released:free')
+if tonumber(counters[1] or '0') ~= flags_version or
     (flags_until > 0 and now >= flags_until) then
   return { now, 'flags' }
 end
 
+local rung_digits = 16
 local pools = {}
-for _, name in ipairs({ 'paid', 'free' }) do
-  local p = { name = name, limit = num(), rungs = {}, class_age = {} }
+for i, name in ipairs({ 'paid', 'free' }) do
+  local p = { name = name, limit = num(), rungs = {}, class_age = {}, admitted = 0 }
   local at_build = num()
-  for i = 1, num() do p.rungs[i] = { at = num(), max = num(), wait = num() } end
+  p.ladder = arg()
+  p.last = #p.ladder / (3 * rung_digits)
   p.capacity = math.min(p.limit, live_slots(name, now))
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
   p.running = redis.call('ZCARD', P .. ':running:' .. name)
   -- A worker that came free since the ladder was built has taken a place on it:
   -- the next job's start was counted on that very worker.
-  if #p.rungs > 0 then p.running = p.running + math.max(0, released(name) - at_build) end
+  if p.last > 0 then p.running = p.running + math.max(0, tonumber(counters[i + 1] or '0') - at_build) end
   p.age = age_of(P .. ':age:' .. name, now)
   pools[name] = p
 end
@@ -50,6 +53,28 @@ local function class_age(p, class)
     p.class_age[class] = age_of(P .. ':age:' .. p.name .. ':' .. class, now)
   end
   return p.class_age[class]
+end
+
+-- a rung of the ladder: of the many, the few that are asked for are read
+local function rung_at(p, i)
+  local r = p.rungs[i]
+  if not r then
+    local from = (i - 1) * 3 * rung_digits
+    local function number(n) return tonumber(string.sub(p.ladder, from + n * rung_digits + 1, from + (n + 1) * rung_digits)) end
+    r = { at = number(0), max = number(1), wait = number(2) }
+    p.rungs[i] = r
+  end
+  return r
+end
+
+-- the first rung with room for so many: max grows from rung to rung
+local function rung_for(p, jobs)
+  local lo, hi = 1, p.last
+  while lo < hi do
+    local mid = math.floor((lo + hi) / 2)
+    if jobs <= rung_at(p, mid).max then hi = mid else lo = mid + 1 end
+  end
+  return lo
 end
 
 -- waiting jobs that count on a rung
@@ -63,16 +88,24 @@ end
 
 -- the first rung that a newcomer would break and the waiting jobs on it; 0: none
 local function breaks(p, first, first_max)
-  if first > #p.rungs then return 1, p.waiting end
-  for i = first, #p.rungs do
-    local max = p.rungs[i].max
+  if first > p.last then return 1, p.waiting end
+  for i = first, p.last do
+    local rung = rung_at(p, i)
+    local max = rung.max
     if i == first then max = first_max end
-    local n = waiting_on(p, p.rungs[i])
+    local n = waiting_on(p, rung)
     if p.running + n + 1 > max then return i, n end
     -- even all of them together fit here, and later rungs allow more
     if p.running + p.waiting + 1 <= max then return 0, 0 end
   end
   return 0, 0
+end
+
+-- places in the order of arrival, taken for all the jobs at once: one left over does no harm
+local seq
+local function next_member(class, id)
+  seq = (seq or redis.call('INCRBY', P .. ':seq', int(jobs)) - jobs) + 1
+  return member_of(int(seq), class, id)
 end
 
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
@@ -116,10 +149,10 @@ while a <= #ARGV do
         s[5] = redis.call('ZCOUNT', P .. ':waiting:' .. path, '-inf', int(now + slack))
         s[6], s[7] = breaks(p, first, first_max)
         ok = ok and s[6] == 0
-        for _, r in ipairs(p.rungs) do
-          if r.at >= 0 then need = r.at end
-          wait = r.wait
-          if p.running + s[5] <= r.max then break end
+        if ok then -- what goes on record of its place
+          local i = rung_for(p, p.running + s[5])
+          wait, need = rung_at(p, i).wait, rung_at(p, i).at
+          if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
         end
       end
       if ok then
@@ -131,7 +164,7 @@ while a <= #ARGV do
           enqueue(path, held.member, id, class, tonumber(held.deadline) - tonumber(held.reserve), tonumber(held.accepted))
           bump('moved:' .. held.path .. ':' .. path, 1)
         else
-          local member, deadline, ttl = member_of(class, id), now + deadline_ms, int(deadline_ms + extra)
+          local member, deadline, ttl = next_member(class, id), now + deadline_ms, int(deadline_ms + extra)
           redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
             'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
             'reserve', int(reserve), 'member', member, 'admission',
@@ -142,10 +175,10 @@ while a <= #ARGV do
           -- a refused submission does not bind its key
           if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
           enqueue(path, member, id, class, deadline - reserve, now)
-          bump('admitted:' .. path, 1)
+          p.admitted = p.admitted + 1
         end
         p.waiting = p.waiting + 1
-        for _, r in ipairs(p.rungs) do
+        for _, r in pairs(p.rungs) do
           if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
         end
       end
@@ -163,5 +196,8 @@ while a <= #ARGV do
   for _, name in ipairs({ 'paid', 'free' }) do
     for i = 1, 7 do out[#out + 1] = seen[name][i] end
   end
+end
+for _, p in pairs(pools) do
+  if p.admitted > 0 then bump('admitted:' .. p.name, p.admitted) end
 end
 return out

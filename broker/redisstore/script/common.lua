@@ -82,8 +82,8 @@ end
 -- A member of the waiting order is "<arrival, 16 digits>:<class>:<id>": equal
 -- urgencies go in order of arrival, and a job whose record is gone can still be
 -- taken out of its class's ages.
-local function member_of(class, id)
-  return string.format('%016.0f', redis.call('INCR', P .. ':seq')) .. ':' .. class .. ':' .. id
+local function member_of(seq, class, id)
+  return string.rep('0', 16 - #seq) .. seq .. ':' .. class .. ':' .. id
 end
 local function split(member)
   return string.match(member, '^%d+:([^:]*):(.*)$')
