@@ -7,6 +7,8 @@ SHELL := /bin/bash
 GO           ?= go
 PKG          ?= ./...
 BENCH        ?= .
+RUN          ?= .*
+ROUNDS       ?= 5
 FUZZTIME     ?= 10s
 TEST_TIMEOUT ?= 20m
 
@@ -54,7 +56,15 @@ accept: setup ## the long live runs, several minutes each
 	CGO_ENABLED=1 $(GO) test -tags '$(TAGS) accept' -run Accept -count=1 -timeout 60m -v $(PKG)
 
 .PHONY: bench
-bench: ## every benchmark with its allocations (BENCH=regexp PKG=./slackgate/...)
+bench: setup ## ratios against a bare enqueue and against echo alone, on a real Redis, some minutes (JSON=file RUN=admission ROUNDS=7)
+	cd cmd/internal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 30m -run 'TestBench/^($(RUN))$$' -rounds $(ROUNDS) $(if $(JSON),-report $(abspath $(JSON)))
+
+.PHONY: bench-check
+bench-check: setup ## the cheap ones of them against their floors, by ratio; about half a minute
+	cd cmd/internal/bench && $(STATIC) $(GO) test -tags bench -count=1 -run 'TestBench/^(decision|admission|reject|memory)$$' -rounds 3 -slice 300ms -floors floors.json
+
+.PHONY: microbench
+microbench: ## every Go benchmark with its allocations (BENCH=regexp PKG=./slackgate/...)
 	$(STATIC) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 .PHONY: fuzz
@@ -74,7 +84,7 @@ lint-fmt: ## gofmt leaves nothing to do
 .PHONY: lint-vet
 lint-vet: ## go vet, without and with the build tags of the tests
 	$(STATIC) $(GO) vet ./...
-	$(STATIC) $(GO) vet -tags '$(TAGS) accept' ./...
+	$(STATIC) $(GO) vet -tags '$(TAGS) accept bench' ./...
 
 .PHONY: lint-mod
 lint-mod: ## go.mod and go.sum say what is used, no more and no less

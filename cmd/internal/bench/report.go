@@ -1,0 +1,176 @@
+// Package bench measures Leeway against what it stands on: an admission against
+// a bare asynq enqueue, a request against what echo alone serves. What counts
+// is the ratio of two rates taken in turns within one run, so that another
+// machine, or a busy one, changes both. The measures themselves need a real
+// redis-server and stand behind the build tag `bench`; `make bench` runs them.
+package bench
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+)
+
+// Measure is one row of the table.
+type Measure struct {
+	Name string `json:"measure"`
+	// Ratio is the median over the rounds; 0 for a measure that is no ratio.
+	Ratio float64 `json:"ratio,omitempty"`
+	// CPURatio is the median of the processor time that the base took for each
+	// piece of work over what this took, Redis and the load included: what the
+	// ratio would be on a machine with nothing else to do. 0: not taken.
+	CPURatio float64 `json:"cpu_ratio,omitempty"`
+	// Value is the median of a measure in a unit: what was counted, or the
+	// rate or time behind a ratio.
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Spread is the lowest and the highest of the rounds: of the ratio where
+	// there is one, else of the value.
+	Spread [2]float64 `json:"spread"`
+	Rounds int        `json:"rounds"`
+	// Base is the median of what the ratio is a ratio to, in the same unit.
+	Base float64 `json:"base,omitempty"`
+	Note string  `json:"note,omitempty"`
+}
+
+// Report is everything one run measured.
+type Report struct {
+	Machine  string    `json:"machine"`
+	Measures []Measure `json:"measures"`
+}
+
+// Floor is the least, or the most, that a measure must come to: of its ratio in
+// processor time where it has one, else of its ratio, else of its value.
+type Floor struct {
+	Name  string   `json:"measure"`
+	Least *float64 `json:"least,omitempty"`
+	Most  *float64 `json:"most,omitempty"`
+}
+
+// Ratios is a measure of how many times as fast as its base something ran.
+// rates and bases are per second, a pair a round.
+func Ratios(name string, rates, bases []float64) Measure {
+	m := Measure{Name: name, Unit: "1/s", Rounds: len(rates), Value: median(rates), Base: median(bases)}
+	ratios := make([]float64, len(rates))
+	for i := range rates {
+		ratios[i] = rates[i] / bases[i]
+	}
+	m.Ratio, m.Spread = median(ratios), spread(ratios)
+	return m
+}
+
+// Values is a measure in a unit of its own.
+func Values(name, unit string, values []float64) Measure {
+	return Measure{Name: name, Unit: unit, Rounds: len(values), Value: median(values), Spread: spread(values)}
+}
+
+// Taken is what one side of a round came to.
+type Taken struct {
+	// PerSecond is how much work was done in a second, CPU the processor time
+	// that each piece of it took, in microseconds.
+	PerSecond, CPU float64
+}
+
+// Rounds is a measure of how many times as fast as its base something ran, in
+// real and in processor time.
+func Rounds(name string, subject, base []Taken) Measure {
+	split := func(taken []Taken) (rates, cpu []float64) {
+		for _, t := range taken {
+			rates, cpu = append(rates, t.PerSecond), append(cpu, t.CPU)
+		}
+		return rates, cpu
+	}
+	rates, cpu := split(subject)
+	bases, baseCPU := split(base)
+	m := Ratios(name, rates, bases)
+	m.CPURatio = Ratios("", baseCPU, cpu).Ratio
+	return m
+}
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	n := len(s)
+	return (s[(n-1)/2] + s[n/2]) / 2
+}
+
+// Quantile is the q-quantile of values, by nearest rank; 0 of none.
+func Quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(v))
+	return s[min(int(q*float64(len(s))), len(s)-1)]
+}
+
+func spread(v []float64) [2]float64 {
+	if len(v) == 0 {
+		return [2]float64{}
+	}
+	return [2]float64{slices.Min(v), slices.Max(v)}
+}
+
+// WriteTable prints the report for people.
+func (r *Report) WriteTable(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(t, "%s\n\nmeasure\tratio\tspread\tCPU ratio\tvalue\tbase\tunit\trounds\tnote\n", r.Machine)
+	for _, m := range r.Measures {
+		ratio, cpu, base := "", "", ""
+		if m.Ratio != 0 {
+			ratio, base = short(m.Ratio), short(m.Base)
+		}
+		if m.CPURatio != 0 {
+			cpu = short(m.CPURatio)
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s .. %s\t%s\t%s\t%s\t%s\t%d\t%s\n", m.Name, ratio, short(m.Spread[0]), short(m.Spread[1]),
+			cpu, short(m.Value), base, m.Unit, m.Rounds, m.Note)
+	}
+	return t.Flush()
+}
+
+// short is a number with three digits that matter.
+func short(x float64) string {
+	switch {
+	case x >= 100 || x == 0:
+		return fmt.Sprintf("%.0f", x)
+	case x >= 10:
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
+
+// WriteJSON writes the report as one JSON document.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}
+
+// Check holds a report against floors. A floor whose measure the report does
+// not have is an error too: a renamed measure would otherwise never fail again.
+func (r *Report) Check(floors []Floor) error {
+	var errs []error
+	for _, f := range floors {
+		i := slices.IndexFunc(r.Measures, func(m Measure) bool { return m.Name == f.Name })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("%q was not measured", f.Name))
+			continue
+		}
+		m := &r.Measures[i]
+		got := cmp.Or(m.CPURatio, m.Ratio, m.Value)
+		if f.Least != nil && got < *f.Least {
+			errs = append(errs, fmt.Errorf("%q came to %s; the floor is %s", f.Name, short(got), short(*f.Least)))
+		}
+		if f.Most != nil && got > *f.Most {
+			errs = append(errs, fmt.Errorf("%q came to %s; the ceiling is %s", f.Name, short(got), short(*f.Most)))
+		}
+	}
+	return errors.Join(errs...)
+}
