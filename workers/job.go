@@ -33,6 +33,7 @@ func (p *Pool) run(c *broker.Claim) {
 	prompt := system(p.Prompt(c.Class).System, c.Instruction)
 	var openedAt int64 // of the attempt under way; one at a time
 	var settled []redisstore.Settlement
+	var unwritten []redisstore.Settlement // the row of a call that was not made because nobody knows whether the row was written
 	var samples []redisstore.Sample
 	var noted sync.WaitGroup
 	defer noted.Wait()
@@ -41,6 +42,11 @@ func (p *Pool) run(c *broker.Claim) {
 			row := p.row(c, &call)
 			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(prompt)+backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
 			openedAt = row.OpenedAtMS
+			if err != nil {
+				unwritten = append(unwritten, p.settlement(c, &call, &attempt.Settlement{
+					NotCalled: true, Usage: backend.Usage{How: backend.UsageNone},
+				}))
+			}
 			return err
 		},
 		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
@@ -82,14 +88,15 @@ func (p *Pool) run(c *broker.Claim) {
 		p.settle(c, settled)
 		return
 	case errors.Is(cause, errStopping) && (err != nil || res.Outcome == attempt.OutcomeCancelled):
-		p.handBack(c, settled)
+		p.handBack(c, append(settled, unwritten...))
 		return
 	case err != nil:
 		// The spend row could not be written, so nothing was called. The job
-		// keeps its promise and is offered again.
+		// keeps its promise and is offered again. A store that was away may
+		// carry the row out later: it costs nothing then.
 		p.Log.Warn("spend row not written: job handed back", "job_id", c.ID, "error", err)
 		time.Sleep(bookPause) // it is claimed again at once
-		p.handBack(c, settled)
+		p.handBack(c, append(settled, unwritten...))
 		return
 	}
 	if res.Outcome == attempt.OutcomeExpired && len(res.Attempts) == 0 && p.rescued(c) {
@@ -150,31 +157,41 @@ func (p *Pool) untrack(id string) {
 }
 
 // renew keeps the claim's lease while the job runs, and ends the job when the
-// lease is lost or its producer took it back.
+// lease is lost or its producer took it back. After a renewal that failed the
+// next comes sooner: a store that was away has few of a lease's moments left.
 func (p *Pool) renew(ctx context.Context, c *broker.Claim, cancel context.CancelCauseFunc) (stop func()) {
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go p.Background.Guard("lease renewal", func() {
 		defer close(ended)
-		tick := time.NewTicker(p.Lease / 3)
-		defer tick.Stop()
+		next := time.NewTimer(p.Lease / 3)
+		defer next.Stop()
+		failing := false
 		for {
 			select {
 			case <-done:
 				return
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-next.C:
 			}
 			lease, err := p.Store.Renew(ctx, c, p.Lease)
-			switch {
-			case err != nil && ctx.Err() == nil:
-				p.Log.Warn("lease not renewed", "job_id", c.ID, "error", err)
-			case err != nil:
-			case lease == redisstore.LeaseLost:
+			if err != nil {
+				if !failing && ctx.Err() == nil { // once an outage
+					p.Log.Warn("lease not renewed", "job_id", c.ID, "error", err)
+				}
+				failing = true
+				next.Reset(p.Lease / 12)
+				continue
+			}
+			failing = false
+			next.Reset(p.Lease / 3)
+			switch lease {
+			case redisstore.LeaseHeld:
+			case redisstore.LeaseLost:
 				cancel(errLeaseLost)
 				return
-			case lease == redisstore.LeaseCancelled:
+			case redisstore.LeaseCancelled:
 				cancel(errCancelled)
 				return
 			}
@@ -381,8 +398,7 @@ func (p *Pool) settle(c *broker.Claim, settled []redisstore.Settlement) {
 
 // handBack gives the job back with what its attempts cost, and a ticket for it.
 func (p *Pool) handBack(c *broker.Claim, settled []redisstore.Settlement) {
-	p.settle(c, settled)
-	err := p.book("hand-back", c.ID, func(ctx context.Context) error { return p.Store.Handback(ctx, c) })
+	err := p.book("hand-back", c.ID, func(ctx context.Context) error { return p.Store.Handback(ctx, c, settled...) })
 	if err != nil {
 		return
 	}

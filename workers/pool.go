@@ -126,7 +126,7 @@ func Start(o Options) (*Pool, error) {
 		return nil, err
 	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
-	p.server = asynq.NewServerFromRedisClient(o.Redis, asynq.Config{
+	p.server = asynq.NewServerFromRedisClient(patient{o.Redis}, asynq.Config{
 		Concurrency:       o.Slots,
 		Queues:            map[string]int{o.Tickets.Name(o.Path): 1},
 		TaskCheckInterval: o.Poll,

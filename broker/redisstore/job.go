@@ -206,10 +206,19 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 	return "", broker.ErrFenced
 }
 
-// Handback returns a claimed job to its old place in the order; one that its
-// producer took back meanwhile ends as cancelled.
-func (s *Store) Handback(ctx context.Context, c *broker.Claim) error {
-	v, err := s.run(ctx, scriptHandback, c.Path.String(), c.ID, c.Fence, s.keepMS, s.books)
+// Handback returns a claimed job to its old place in the order and books what
+// its attempts cost, in one step; one that its producer took back meanwhile
+// ends as cancelled. ErrFenced: another holder has the job; only the settlements
+// were booked.
+func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...Settlement) error {
+	args := []any{c.Path.String(), c.ID, c.Fence, s.keepMS, s.books}
+	for i := range rows {
+		var err error
+		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
+			return err
+		}
+	}
+	v, err := s.run(ctx, scriptHandback, args...)
 	if err != nil {
 		return err
 	}

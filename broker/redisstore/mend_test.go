@@ -21,6 +21,8 @@ var mendBehaviours = []behaviour{
 	{"a running job whose record is gone is set aside", runningRecordGone},
 	{"a place left over ends no job twice", leftOverPlace},
 	{"a sweep with nothing to do does nothing", idleSweep},
+	{"a store that stood still costs no lease", stoodStillGrace},
+	{"a hand-back says what was not called", handbackNotCalled},
 }
 
 var p95s = [slackgate.NumPaths]int64{slackgate.Paid: 1200, slackgate.Free: 4000}
@@ -119,6 +121,7 @@ func lostLease(t *testing.T, h *harness) {
 
 func lostLeaseNoSlack(t *testing.T, h *harness) {
 	h.live(10, 10)
+	h.sweep()
 	// Paid needs 1,200 ms: one job has them when its lease lapses, one not.
 	h.put(slackgate.Paid, testJob("enough", 600_000))
 	h.put(slackgate.Paid, testJob("short", 63_000))
@@ -136,6 +139,7 @@ func lostLeaseNoSlack(t *testing.T, h *harness) {
 }
 
 func lostLeaseCancelled(t *testing.T, h *harness) {
+	h.sweep()
 	h.started("j")
 	_, err := h.Cancel(bg, "j")
 	h.must(err)
@@ -152,6 +156,7 @@ func lostLeaseCancelled(t *testing.T, h *harness) {
 // A worker that was cut off comes back after its job was failed for it: that
 // end stands, and it is told that it is fenced.
 func backFromTheDead(t *testing.T, h *harness) {
+	h.sweep()
 	c := h.started("j")
 	h.openAttempt(c, 1)
 	h.advance(61 * time.Second) // past the lease and the deadline
@@ -270,5 +275,104 @@ func idleSweep(t *testing.T, h *harness) {
 	}
 	if l, err := h.Renew(bg, c, time.Minute); l != LeaseHeld || err != nil {
 		t.Errorf("%v, %v", l, err)
+	}
+}
+
+// lastSweep moves the instant of the last sweep; 0: nobody has ever swept.
+func (h *harness) lastSweep(ago time.Duration) {
+	h.t.Helper()
+	if ago == 0 {
+		h.must(h.rdb.Del(bg, h.key("swept")).Err())
+		return
+	}
+	h.must(h.rdb.Set(bg, h.key("swept"), h.NowMS()-ago.Milliseconds(), 0).Err())
+}
+
+// Leases that lapsed while nobody could renew them get a moment more, a few
+// times between two renewals; those of a store that was swept all the time do not.
+func stoodStillGrace(t *testing.T, h *harness) {
+	for _, row := range []struct {
+		name   string
+		swept  time.Duration // before the lapse is found; 0: never
+		graced bool
+	}{
+		{"swept a moment ago", time.Second, false},
+		{"not for as long as it takes to stand still", stoodStill + time.Second, true},
+		{"never", 0, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			h := h.fresh()
+			c := h.started("j")
+			h.openAttempt(c, 1)
+			lapse := func() int64 {
+				// The lease has lapsed a second ago.
+				h.must(h.rdb.ZAdd(bg, h.key("running", "paid"), z(h.NowMS()-1000, "j")).Err())
+				h.lastSweep(row.swept)
+				return h.sweep().Reoffered
+			}
+			want := int64(1)
+			if row.graced {
+				want = 0
+			}
+			if got := lapse(); got != want {
+				t.Fatalf("%d leases lost, want %d", got, want)
+			}
+			if !row.graced {
+				return
+			}
+			// Its worker renews first, and the next pause is another one.
+			if l, err := h.Renew(bg, c, time.Minute); l != LeaseHeld || err != nil {
+				t.Errorf("renewal in the grace: %v, %v", l, err)
+			}
+			for pause := range mostGraces {
+				if got := lapse(); got != 0 {
+					t.Errorf("%d leases lost in pause %d", got, pause+1)
+				}
+			}
+			// A worker that does not renew in all that time is gone.
+			if got := lapse(); got != 1 {
+				t.Errorf("%d leases lost after %d pauses without a renewal", got, mostGraces)
+			}
+			h.balanced()
+		})
+	}
+}
+
+// A spend row whose write timed out may still be carried out. Its worker, which
+// called nobody, says so as it hands the job back.
+func handbackNotCalled(t *testing.T, h *harness) {
+	for _, row := range []struct {
+		name   string
+		opened bool
+	}{{"the row was written", true}, {"the row comes later", false}} {
+		t.Run(row.name, func(t *testing.T) {
+			h := h.fresh()
+			c := h.started("j")
+			if row.opened {
+				h.openAttempt(c, 1)
+			}
+			none := h.attempt(c, 1, 0, 0)
+			none.Known, none.Result, none.CostMicro = broker.KnownReported, "not_called", 0
+			h.must(h.Handback(bg, c, none))
+			late := &broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Currency: "USD", MaxCostMicro: 5000}
+			if err := h.OpenSpend(bg, c, late, true, 1, 1); !errors.Is(err, broker.ErrFenced) {
+				t.Errorf("a row of a claim that was handed back: %v", err)
+			}
+			want := 0
+			if row.opened {
+				want = 1
+			}
+			rows := h.spent()
+			if len(rows) != want || len(h.openRows()) != 0 || h.view("j").Attempts != want {
+				t.Fatalf("%+v, open %+v", rows, h.openRows())
+			}
+			if want == 1 && (rows[0].CostMicro != 0 || rows[0].Known != broker.KnownReported) {
+				t.Errorf("a call that was not made is booked as %+v", rows[0])
+			}
+			if c := h.claim(slackgate.Paid); c.ID != "j" || c.Attempts != want || c.Offers != 0 {
+				t.Errorf("claimed again %+v", c)
+			}
+			h.balanced()
+		})
 	}
 }

@@ -67,10 +67,13 @@ const settleBy = 5 * time.Minute
 const MaxOffers = 2
 
 // stoodStill is how long nobody must have swept before the store is taken to
-// have been away; leaseGrace is what leases then get on top.
+// have been away; leaseGrace is what leases then get on top, and mostGraces how
+// often between two renewals: a store that comes and goes is no crash of a
+// worker either, and a worker that is gone is noticed all the same.
 const (
 	stoodStill = 1500 * time.Millisecond
 	leaseGrace = 3 * time.Second
+	mostGraces = 3
 )
 
 // Sweep ends waiting jobs whose first byte is past due, and offers again or
@@ -78,7 +81,7 @@ const (
 // have. Any process may call it.
 func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
-		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue)
+		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
 	if err != nil {
 		return nil, err
 	}

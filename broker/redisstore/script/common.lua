@@ -26,6 +26,7 @@
 --   P:rollup:<minute>:producers  set  the producers that have sums of their own there
 --   P:archive           hash    how far the archive is; lives while an archive is configured
 --   P:totals            hash    running sums
+--   P:swept             string  the instant of the last sweep, by which a store that stood still is told
 --   P:idem:<key>        string  hash of a submission's body | its job
 --   P:seq               string  arrival counter
 --   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running

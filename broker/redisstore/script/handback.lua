@@ -1,8 +1,11 @@
 -- A worker that must stop gives a claimed job back, in its old place; one that its producer took back
 -- meanwhile ends here.
--- ARGV: pool, id, fence, keep_ms, books. Returns 1, or 0 when fenced.
+-- ARGV: pool, id, fence, keep_ms, books, then the attempts to settle, as settle.lua takes them. Those that are open
+-- beside them are settled as unknown.
+-- Returns 1, or 0 when fenced. A fenced caller still settles its own spend rows.
 never_refused()
 local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
+for i = 6, #ARGV, settle_args do settle(attempt_at(i), ARGV[5]) end
 local r = record(id)
 if not r or r.state ~= 'running' or r.fence ~= fence then return 0 end
 local now = now_ms()

@@ -1,9 +1,10 @@
 -- Mend what time has broken. ARGV: books, keep_ms, most, max_offers, paid p95, free p95, settle_by_ms,
--- stood_still_ms, grace_ms, keep_overdue_ms.
--- A store that was away is no crash of a worker: when nobody has swept for stood_still_ms, leases that lapsed
--- meanwhile get grace_ms more, so that workers can renew first.
--- Waiting jobs whose first byte is past due are expired, keep_overdue_ms later (0 but in a lab). Claimed jobs whose lease lapsed go back into the
--- order when they can still make it and were not handed out too often; else they are failed.
+-- stood_still_ms, grace_ms, keep_overdue_ms, most_graces (between two renewals).
+-- A store that was away is no crash of a worker: when nobody has swept for stood_still_ms, or ever, leases that
+-- lapsed meanwhile get grace_ms more, so that workers can renew first.
+-- Waiting jobs whose first byte is past due are expired, keep_overdue_ms later (0 but in a lab). Claimed jobs whose
+-- lease lapsed go back into the order when they can still make it and were not handed out too often; else they are
+-- failed.
 -- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
 -- it is gone, and no job ends that would settle it.
 -- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
@@ -19,14 +20,13 @@ local function close(id, r, outcome, cause, reason)
 end
 local last = tonumber(redis.call('GET', P .. ':swept') or '0')
 redis.call('SET', P .. ':swept', int(now))
-if last > 0 and now - last > tonumber(ARGV[8]) then
+if now - last > tonumber(ARGV[8]) then
   for _, pool in ipairs({ 'paid', 'free' }) do
     local until_ms = int(now + tonumber(ARGV[9]))
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', until_ms)) do
-      -- once between two renewals, or slow sweeps would prolong a dead worker's for ever
-      local f = redis.call('HMGET', P .. ':job:' .. id, 'fence', 'graced')
-      if f[1] and f[1] ~= f[2] then
-        redis.call('HSET', P .. ':job:' .. id, 'graced', f[1])
+      -- not for ever, or slow sweeps would prolong a dead worker's lease without end
+      if redis.call('HGET', P .. ':job:' .. id, 'state') == 'running' and
+          redis.call('HINCRBY', P .. ':job:' .. id, 'graced', 1) <= tonumber(ARGV[11]) then
         redis.call('ZADD', P .. ':running:' .. pool, until_ms, id)
       end
     end
