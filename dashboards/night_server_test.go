@@ -4,6 +4,7 @@ package dashboards
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,8 +31,16 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// compressed are the rules with minutes made seconds, for a night that lasts
-// two minutes. Each replacement must find something.
+// The article's night in compressed time. What a job sees goes at a fifth of its
+// time, what an alert sees at a thirtieth: windows, the time a rule must hold,
+// and the half hour that makes a baseline.
+const (
+	jobsFaster  = 5
+	rulesFaster = 30
+)
+
+// compressed are the rules in compressed time. Each replacement must find
+// something.
 func compressed(t *testing.T) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.FromSlash(rulesFile))
@@ -39,11 +48,10 @@ func compressed(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	for _, r := range [][2]string{
-		{"interval: 30s", "interval: 1s"},
+		{"interval: 30s", "interval: 1s"}, // so that 60 samples are a minute
 		{"[5m]", "[10s]"},
-		{"for: 5m", "for: 5s"},
-		{">= 60", ">= 30"},
-		{"> 0.02", "> 0.6"}, // six misses in ten seconds
+		{"for: 5m", "for: 10s"},
+		{"> 0.02", "> 0.6"}, // six misses in a window
 	} {
 		if !bytes.Contains(raw, []byte(r[0])) {
 			t.Fatalf("the rules have no %s", r[0])
@@ -63,18 +71,90 @@ type night struct {
 
 const page = "LeewaySpendFallsWhileMissesRise"
 
-// begin starts everything under eight jobs a second and waits for a baseline.
-func begin(t *testing.T, policy string) *night {
+// The article's numbers: the lab's, and those on the pager.
+const (
+	deadlineMS, reserveMS = 15_000, 2_000
+	paidP95MS, freeP95MS  = 1_200, 4_000
+	freeCutMS             = 3_000
+	spentMS               = 4_000 // of a job's time, before it is submitted
+	slackMS               = deadlineMS - reserveMS - spentMS
+	pagerP99MS            = 47_000
+	pagerAgeMS            = 38_000
+)
+
+// article turns a compressed time into the article's, and says it in seconds.
+func article(ms float64) string { return fmt.Sprintf("%.1f s", ms*jobsFaster/1000) }
+
+// begin starts everything under a load that paid carries alone, and waits for a
+// baseline.
+func begin(t *testing.T, policy string, recheckOff bool) *night {
 	t.Helper()
 	n := &night{t: t}
+	cut := 0
+	if policy == "seed" {
+		cut = freeCutMS / jobsFaster
+	}
 	n.Stage = stagetest.Start(t, "..", stagetest.Settings{
-		// Free is as fast as declared: what goes wrong is the wait for it.
-		Policy: policy, FreeMS: 550, FreeP95: 600, Rules: compressed(t),
+		Policy: policy, FreeCutMS: cut, RecheckOff: recheckOff, Rules: compressed(t),
+		DeadlineMS: deadlineMS / jobsFaster, ReserveMS: reserveMS / jobsFaster, SpentMS: spentMS / jobsFaster,
+		PaidP95: paidP95MS / jobsFaster, FreeP95: freeP95MS / jobsFaster,
+		// A p95 is what nineteen of twenty stay below, the way there and back
+		// included.
+		PaidMS: paidP95MS / jobsFaster * 9 / 10, FreeMS: freeP95MS / jobsFaster * 95 / 100,
 	})
 	n.began = time.Now()
-	n.Flood(125*time.Millisecond, func(i int) string { return fmt.Sprintf("producer-%d", i) })
-	n.wait(2*time.Minute, "a baseline", func() error { return n.holds(`leeway:spend_tokens:baseline7d`) })
+	// 1.3 jobs a second at the article's pace.
+	n.Flood(150*time.Millisecond, n.producer)
+	n.wait(3*time.Minute, "a baseline", func() error { return n.holds(`leeway:spend_tokens:baseline7d`) })
 	return n
+}
+
+// producer names the n-th job's producer.
+func (n *night) producer(i int) string { return fmt.Sprintf("producer-%d", i) }
+
+// batch is 02:14: paid goes while the nightly batch comes in, 8 jobs a second
+// at the article's pace.
+func (n *night) batch() {
+	n.Paid.Fault("down")
+	n.Flood(time.Second/(8*jobsFaster), n.producer)
+}
+
+// pager is what the article's pager says, in compressed time: the 99th
+// percentile of what a job took from its producer's point of view, and the age
+// of free's queue. jobs is how many have ended.
+func (n *night) pager(since time.Time) (p99, ageMS float64, jobs int) {
+	n.t.Helper()
+	var took []float64
+	for _, p := range []*stagetest.Process{n.API, n.Worker} {
+		for line := range strings.Lines(p.Output()) {
+			var l struct {
+				Time    time.Time `json:"time"`
+				Msg     string    `json:"msg"`
+				Path    string    `json:"path"`
+				Elapsed float64   `json:"elapsed_ms"`
+			}
+			if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "job" && l.Path != "reject" && l.Time.After(since) {
+				took = append(took, l.Elapsed+spentMS/jobsFaster)
+			}
+		}
+	}
+	_, raw, err := stagetest.Get("http://" + n.APIAddr + "/v1/gate")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var g struct {
+		Pools map[string]struct {
+			QueueAgeMS float64 `json:"queue_age_ms"`
+		} `json:"pools"`
+	}
+	if err := json.Unmarshal(raw, &g); err != nil {
+		n.t.Fatal(err)
+	}
+	if len(took) == 0 {
+		return 0, g.Pools["free"].QueueAgeMS, 0
+	}
+	slices.Sort(took)
+	return took[(len(took)*99+99)/100-1], g.Pools["free"].QueueAgeMS, len(took)
 }
 
 func (n *night) wait(within time.Duration, what string, cond func() error) {
@@ -104,14 +184,15 @@ func (n *night) holds(expr string) error {
 	return nil
 }
 
-func (n *night) alert(state string) func() error {
+// alert asks that the page be in one of the states; none is an empty one.
+func (n *night) alert(states ...string) func() error {
 	return func() error {
 		alerts, err := n.Alerts()
 		if err != nil {
 			return err
 		}
-		a, ok := alerts[page]
-		if ok && a.State == state || !ok && state == "" {
+		a := alerts[page] // none: no state
+		if slices.Contains(states, a.State) {
 			return nil
 		}
 		return fmt.Errorf("the page is %q; misses %v, spend %v", a.State, first(n.now(`leeway:misses:rate5m`)), first(n.now(`leeway:spend_tokens:rate5m`)))
@@ -133,19 +214,34 @@ func (n *night) leeway(args ...string) string {
 }
 
 // TestNight plays the article's incident in compressed time under the article's
-// gate: the paid backend goes, jobs wait in free for longer than they have,
-// spend falls and misses rise. The page pends and fires, free is closed, misses
-// stop, the page resolves. Then every panel of every dashboard must have had
-// something to show.
+// gate with the re-check off: the paid backend goes, jobs wait in free for
+// longer than they have, spend falls and misses rise, until the pager says what
+// the article's says. The page pends and fires, free is closed, misses stop, the
+// page resolves. Then every panel of every dashboard must have had something to
+// show.
 func TestNight(t *testing.T) {
-	n := begin(t, "seed")
+	n := begin(t, "seed", true)
 	if err := n.alert("")(); err != nil {
 		t.Errorf("while all is well: %v", err)
 	}
+	if misses, _ := n.now(`leeway:misses:rate5m`); misses > 0 {
+		t.Errorf("%v misses a second while all is well", misses)
+	}
+	base, _ := n.now(`leeway:spend_tokens:baseline7d`)
 	before := n.series()
 
-	n.Paid.Fault("down")
-	n.wait(time.Minute, "the page pends", n.alert("pending"))
+	broken := time.Now()
+	n.batch()
+	n.wait(time.Minute, "the pager says 47 s against 15 s, and a queue age of 38 s", func() error {
+		p99, age, jobs := n.pager(broken)
+		if p99 < pagerP99MS/jobsFaster || age < pagerAgeMS/jobsFaster {
+			return fmt.Errorf("p99 %s, queue age %s", article(p99), article(age))
+		}
+		spent, _ := n.now(`leeway:spend_tokens:rate5m`)
+		t.Logf("p99 of %d jobs %s against 15 s, queue age on free %s, tokens a second %.1f of a baseline of %.1f", jobs, article(p99), article(age), spent, base)
+		return nil
+	})
+	n.wait(time.Minute, "the page pends", n.alert("pending", "firing"))
 	n.wait(time.Minute, "the page fires", n.alert("firing"))
 	alerts, err := n.Alerts()
 	if err != nil {
@@ -157,11 +253,19 @@ func TestNight(t *testing.T) {
 			t.Errorf("the page carries %s %q", a, v)
 		}
 	}
+	slack, _ := n.now(`sum(rate(job_remaining_slack_ms_sum{stage="admit"}[10s])) / sum(rate(job_remaining_slack_ms_count{stage="admit"}[10s]))`)
 	spent, _ := n.now(`leeway:spend_tokens:rate5m`)
-	base, _ := n.now(`leeway:spend_tokens:baseline7d`)
 	misses, _ := n.now(`leeway:misses:rate5m`)
-	t.Logf("misses a second: %.1f; tokens a second: %.1f of a baseline of %.1f", misses, spent, base)
 	rejects, _ := n.now(`sum(rate(job_decision_total{path="reject"}[10s]))`)
+	p99, age, _ := n.pager(broken)
+	t.Logf("when it fires: p99 %s, queue age %s, slack at admission %s, misses a second %.2f, rejects %.1f, tokens %.1f of a baseline of %.1f",
+		article(p99), article(age), article(slack), misses, rejects, spent, base)
+	if slack < 0.9*slackMS/jobsFaster || slack > slackMS/jobsFaster {
+		t.Errorf("slack at admission %s; the article's pager has 9 s", article(slack))
+	}
+	if spent > 0.1*base {
+		t.Errorf("tokens a second %v of a baseline of %v: not near zero", spent, base)
+	}
 
 	t.Logf("leeway flags set ADMIT_FREE=0:\n%s", n.leeway("flags", "set", "ADMIT_FREE=0", "--reason", "misses rise while spend falls", "--for", "30m"))
 	n.wait(time.Minute, "misses stop", func() error {

@@ -37,6 +37,13 @@ type Settings struct {
 	PaidP95, FreeP95 int
 	// DeadlineMS and ReserveMS are the default class's. Default to 3000 and 300.
 	DeadlineMS, ReserveMS int
+	// SpentMS is how much of its deadline a job of a flood has lost before it
+	// is submitted.
+	SpentMS int
+	// FreeCutMS closes free at that queue age; 0: the policy's own.
+	FreeCutMS int
+	// RecheckOff turns the workers' re-check off.
+	RecheckOff bool
 	// Rules are the Prometheus rules; none if empty.
 	Rules []byte
 }
@@ -66,6 +73,8 @@ type Stage struct {
 	APIAddr, APIMetrics, WorkerMetrics, Prometheus string
 	// Client submits jobs.
 	Client *client.Client
+	// jobMS is the deadline that a flood's jobs are submitted with.
+	jobMS int64
 }
 
 var configFile = template.Must(template.New("config").Parse(`
@@ -73,7 +82,8 @@ listen: {{.Listen}}
 metrics_listen: {{.Metrics}}
 worker_metrics_listen: {{.WorkerMetrics}}
 redis: {url: {{.Redis}}, timeout_ms: 1000}
-gate: {policy: {{.Policy}}}
+gate: {policy: {{.Policy}}{{if .FreeCutMS}}, free_queue_age_cut_ms: {{.FreeCutMS}}{{end}}}
+{{if .RecheckOff}}lab: {recheck_off: true}{{end}}
 pools:
   paid:
     limit: 2
@@ -103,7 +113,7 @@ func Start(tb testing.TB, root string, s Settings) *Stage {
 	orDefault(&s.FreeP95, 600)
 	orDefault(&s.DeadlineMS, 3000)
 	orDefault(&s.ReserveMS, 300)
-	st := &Stage{tb: tb, Bin: tb.TempDir()}
+	st := &Stage{tb: tb, Bin: tb.TempDir(), jobMS: int64(s.DeadlineMS - s.SpentMS)}
 	build := exec.CommandContext(tb.Context(), "go", "build", "-o", st.Bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
@@ -336,7 +346,7 @@ func (st *Stage) Flood(gap time.Duration, producer func(n int) string) (stop fun
 			case <-tick.C:
 			}
 			n++
-			job := &client.Job{Text: "A refusal costs milliseconds. A late answer costs a generation that nobody reads.", Producer: producer(n)}
+			job := &client.Job{Text: "A refusal costs milliseconds. A late answer costs a generation that nobody reads.", Producer: producer(n), DeadlineMS: st.jobMS}
 			wg.Go(func() {
 				// A refusal is an answer too; what became of the job shows in
 				// the metrics.
