@@ -321,7 +321,7 @@ type asynqLog struct {
 }
 
 func (l asynqLog) warn(args ...any) {
-	now := time.Now().Unix()
+	now := time.Now().Unix() //nolint:forbidigo // how often to log, in this process
 	if l.last.Swap(now) != now {
 		l.log.Warn("asynq", "message", fmt.Sprint(args...))
 	}

@@ -264,7 +264,7 @@ func deadlineAt(raw jsontext.Value, longest, nowMS int64) (int64, error) {
 	if err != nil {
 		return 0, broker.Fieldf("deadline_at", "is not an RFC 3339 time with its zone, for example 2030-01-31T02:14:00Z")
 	}
-	left := at.UnixMilli() - nowMS
+	left := at.UnixMilli() - nowMS //nolint:forbidigo // the instant that the producer named, not a clock
 	if left <= 0 {
 		return 0, broker.Fieldf("deadline_at", "is %d ms in the past by the broker's clock", -left)
 	}

@@ -64,6 +64,9 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	id := r.string()
 	c.Fence, c.Offers, c.Attempts = r.int(), int(r.int()), int(r.int())
 	c.AcceptedMS, c.DeadlineAtMS = r.int(), r.int()
+	// A clock that stepped back behind the admission gives no job more time
+	// than it came with.
+	c.NowMS = max(now, c.AcceptedMS)
 	spec, admission, text := r.string(), r.string(), r.string()
 	c.FlagsVersion = r.int()
 	if r.err != nil {

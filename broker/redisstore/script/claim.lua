@@ -28,7 +28,7 @@ for _ = 1, 16 do
     -- never one that was given before, even if the store has lost its last second
     local fence = math.max(tonumber(r.fence or '0') + 1, now)
     redis.call('HSET', P .. ':job:' .. id, 'fence', int(fence))
-    redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(now - tonumber(r.accepted)))
+    redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(math.max(0, now - tonumber(r.accepted))))
     redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') -- of an earlier claim
     redis.call('PUBLISH', P .. ':news', id)
     return { now, 'job', id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),

@@ -216,7 +216,7 @@ local function end_job(id, r, now, o)
   settle_unknown(id, tonumber(r.attempts or '0'), now, o.books)
   local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
   local waited = tonumber(r.queue_wait or '-1')
-  if waited < 0 then waited = now - accepted end
+  if waited < 0 then waited = math.max(0, now - accepted) end
   redis.call('HSET', P .. ':job:' .. id, 'state', 'done', 'outcome', o.outcome, 'cause', o.cause,
     'reason', o.reason, 'backend', o.backend, 'first_byte', o.first_byte_ms, 'ended', int(now),
     'queue_wait', int(waited), 'details', o.details, 'answer_until', int(now + tonumber(o.keep_ms)))
