@@ -55,6 +55,20 @@ setup: ## install the Debian packages that `make test` needs and this machine la
 accept: setup ## the long live runs, several minutes each
 	CGO_ENABLED=1 $(GO) test -tags '$(TAGS) accept' -run Accept -count=1 -timeout 60m -v $(PKG)
 
+CHAOS_SEED ?= $(shell date +%s)
+CHAOS_FOR  ?= 3m
+CHAOS_RATE ?= 10
+
+.PHONY: chaos
+chaos: setup ## real processes under random faults for CHAOS_FOR (3m), then the balance; again with CHAOS_SEED=n
+	CGO_ENABLED=1 $(GO) test -c -race -tags '$(TAGS)' -o bin/chaos.test ./e2e
+	cd e2e && ../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 2h \
+		-chaos.seed $(CHAOS_SEED) -chaos.for $(CHAOS_FOR) -chaos.rate $(CHAOS_RATE)
+
+.PHONY: soak
+soak: CHAOS_FOR := 30m
+soak: chaos ## the same for thirty minutes
+
 .PHONY: bench
 bench: setup ## ratios against a bare enqueue and against echo alone, on a real Redis, some minutes (JSON=file RUN=admission ROUNDS=7)
 	cd cmd/internal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 30m -run 'TestBench/^($(RUN))$$' -rounds $(ROUNDS) $(if $(JSON),-report $(abspath $(JSON)))

@@ -32,4 +32,7 @@ func TestMain(m *testing.M) {
 		panic(fmt.Sprintf("go build: %v\n%s", err, out))
 	}
 	m.Run()
+	if chaosBalance != "" {
+		fmt.Println(chaosBalance) //nolint:forbidigo // the last line of a chaos run, for the person who runs it
+	}
 }

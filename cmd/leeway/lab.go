@@ -20,6 +20,7 @@ type labCmd struct {
 	Tail    string `default:"0" help:"Time from the first byte to the last: 0, a duration such as 2800ms, or a rate such as 50/s (tokens)."`
 	Slots   int    `default:"0" help:"How many requests are served at once; the rest wait inside the backend. 0 is no limit."`
 	Queue   int    `default:"4096" help:"How many requests may wait for a slot; beyond it the answer is 503."`
+	Log     int    `default:"16384" help:"How many attempts are remembered, for /control/attempts."`
 
 	Dedupe          bool   `help:"Give a second request with the same Idempotency-Key the first one's answer."`
 	FinishAbandoned bool   `help:"Finish requests whose caller has gone, holding their slots."`
@@ -70,7 +71,7 @@ func (c labCmd) server() (*lab.Server, error) {
 	}
 	srv, err := lab.New(lab.Config{
 		Model: c.Model, Profile: profile, Tail: tail, Slots: c.Slots, Queue: c.Queue,
-		Dedupe: c.Dedupe, FinishAbandoned: c.FinishAbandoned,
+		Dedupe: c.Dedupe, FinishAbandoned: c.FinishAbandoned, LogSize: c.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,411 @@
+//go:build server
+
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	brokerflag "leeway/broker/flag"
+	"leeway/broker/httpapi"
+	"leeway/slackgate"
+)
+
+// What `make chaos` and `make soak` set; CI runs the defaults.
+var (
+	chaosSeed = flag.Uint64("chaos.seed", 1, "seed of the chaos run's faults and jobs")
+	chaosFor  = flag.Duration("chaos.for", 10*time.Second, "how long faults are injected")
+	chaosJobs = flag.Int("chaos.jobs", 0, "submissions of the chaos run; 0: as many as its time has room for")
+	chaosRate = flag.Float64("chaos.rate", 12, "submissions a second of the chaos run")
+)
+
+// chaosBalance is the last chaos run's, for TestMain to print last.
+var chaosBalance string
+
+// chaos is a deployment under random faults: two API and two worker processes,
+// Redis with its AOF and two lab backends. The first API and the first worker
+// are never killed, so that what they leak shows.
+type chaos struct {
+	*stack
+	rng    *rand.Rand
+	faults map[string]int
+
+	mu    sync.Mutex // guards doors
+	doors []*client.Client
+}
+
+// chaosFault is one thing that goes wrong until it is healed. Faults of the same
+// part exclude each other.
+type chaosFault struct {
+	name, part string
+	holdMS     [2]int
+	begin      func(c *chaos) (heal func())
+}
+
+// chaosFaults are the floor rows and what on-call does, and some of the
+// backends' faults.
+var chaosFaults = []chaosFault{
+	{"kill-worker", "worker", [2]int{300, 3000}, func(c *chaos) func() {
+		c.workers[len(c.workers)-1].kill()
+		return func() { c.join() }
+	}},
+	{"pause-worker", "worker", [2]int{500, 6000}, func(c *chaos) func() {
+		return c.stopped(c.workers[c.rng.IntN(2)*(len(c.workers)-1)])
+	}},
+	{"stop-worker", "worker", [2]int{0, 1000}, func(c *chaos) func() {
+		c.workers[len(c.workers)-1].stop()
+		return func() { c.join() }
+	}},
+	{"kill-api", "api", [2]int{200, 2000}, func(c *chaos) func() {
+		c.apis[len(c.apis)-1].kill()
+		return func() { c.open() }
+	}},
+	{"pause-api", "api", [2]int{300, 3000}, func(c *chaos) func() {
+		return c.stopped(c.apis[c.rng.IntN(2)*(len(c.apis)-1)])
+	}},
+	{"redis-stop", "redis", [2]int{200, 3000}, func(c *chaos) func() {
+		c.redis.Kill()
+		return c.redis.Run
+	}},
+	{"redis-pause", "redis", [2]int{300, 5000}, func(c *chaos) func() {
+		c.redis.Pause()
+		return c.redis.Resume
+	}},
+	{"backend", "lab", [2]int{500, 3000}, func(c *chaos) func() {
+		b := c.labs[[]string{"lab-paid", "lab-free"}[c.rng.IntN(2)]]
+		kinds := []string{
+			"silent", "headers-only", "cut.clean", "cut.abrupt", "bad-chunk", "empty.content", "down.503", "down.refused", "flaky",
+			"throttled", "reset", "stall", "error-in-200.object", "usage-missing.none", "usage-absurd.huge", "no-done", "comments",
+		}
+		kind := kinds[c.rng.IntN(len(kinds))]
+		c.faults["backend "+kind]++
+		b.fault(kind, 0)
+		return func() { b.fault("", 0) }
+	}},
+	{"drain", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
+		o := &client.Order{Reason: "chaos"}
+		if _, err := c.client.Drain(context.Background(), "free", "", o); err != nil {
+			return func() {} // with Redis away too; nothing was drained, or it is resumed at the end
+		}
+		return func() { _, _ = c.client.Resume(context.Background(), "free", "", o) }
+	}},
+	{"flag", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
+		_, _ = c.client.SetFlag(context.Background(), brokerflag.AdmitFree, &client.FlagChange{Value: "0", Reason: "chaos", ForMS: 5000})
+		return func() { _, _ = c.client.ClearFlag(context.Background(), brokerflag.AdmitFree, "", "", "chaos") }
+	}},
+}
+
+func (c *chaos) stopped(p *process) func() {
+	p.signal(syscall.SIGSTOP)
+	return func() { p.signal(syscall.SIGCONT) }
+}
+
+// join starts a worker, open an API.
+func (c *chaos) join() {
+	c.startWorker("LEEWAY_PAID_SLOTS=4", "LEEWAY_FREE_SLOTS=2").outage = true
+}
+
+func (c *chaos) open() {
+	first := c.client
+	c.startAPI().outage = true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first == nil {
+		c.doors = []*client.Client{c.client}
+		return
+	}
+	c.doors = []*client.Client{first, c.client}
+	c.client = first // reads go to the one that lives
+}
+
+func (c *chaos) door(n int) *client.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doors[n%len(c.doors)]
+}
+
+// until injects faults, one or two at a time, until the instant. Processes that
+// a fault took away are started with Redis there.
+func (c *chaos) until(end time.Time) {
+	for time.Now().Before(end) {
+		n := 1 + c.rng.IntN(2)
+		var heals []func()
+		taken := map[string]bool{}
+		for range n {
+			f := &chaosFaults[c.rng.IntN(len(chaosFaults))]
+			hold := time.Duration(f.holdMS[0]+c.rng.IntN(f.holdMS[1]-f.holdMS[0])) * time.Millisecond
+			if taken[f.part] {
+				continue
+			}
+			taken[f.part] = true
+			c.faults[f.name]++
+			heal := f.begin(c)
+			if f.part == "redis" {
+				heals = slices.Insert(heals, 0, heal) // first
+			} else {
+				heals = append(heals, heal)
+			}
+			<-time.After(hold)
+		}
+		for _, heal := range heals {
+			heal()
+		}
+		<-time.After(time.Duration(100+c.rng.IntN(900)) * time.Millisecond)
+	}
+}
+
+// answerWithin is how long a producer goes on asking with the same key.
+const answerWithin = time.Minute
+
+// produce submits one job until there is an answer that is its own: an
+// admission or a refusal. The same key makes asking again harmless.
+func (c *chaos) produce(i int, docs []string) {
+	rng := rand.New(rand.NewPCG(*chaosSeed, uint64(i)))
+	s := &submission{job: client.Job{
+		Class: []string{"summary", "paid-only", "free-only"}[rng.IntN(3)], Text: docs[rng.IntN(len(docs))],
+		DeadlineMS: 3000 + rng.Int64N(9000), IdempotencyKey: fmt.Sprintf("chaos-%d-%d", *chaosSeed, i),
+	}}
+	defer c.book.add(s)
+	end := time.Now().Add(answerWithin)
+	for try := rng.IntN(2); ; try++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+		v, err := c.door(try).Submit(ctx, &s.job)
+		cancel()
+		var p *httpapi.Problem
+		switch {
+		case err == nil:
+			s.verdict, s.err = v, nil
+			if rng.IntN(20) == 0 {
+				ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+				_, _ = c.door(try).Cancel(ctx, v.JobID)
+				cancel()
+			}
+			return
+		case errors.As(err, &p) && slackgate.Reason(p.Reason) != slackgate.ReasonGateUnavailable:
+			s.refusal, s.err = p, nil
+			return
+		}
+		s.err = err
+		if time.Now().After(end) {
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// load submits at the rate until stopped, or until there are enough.
+func (c *chaos) load(stop <-chan struct{}, docs []string) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	begun := time.Now()
+	for i := 0; *chaosJobs == 0 || i < *chaosJobs; i++ {
+		at := begun.Add(time.Duration(float64(i) / *chaosRate * float64(time.Second)))
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Until(at)):
+		}
+		wg.Go(func() { c.produce(i, docs) })
+	}
+}
+
+// TestChaos runs a deployment under load and random faults, and then holds
+// every book against every other.
+func TestChaos(t *testing.T) { runChaos(t) }
+
+func runChaos(t *testing.T) {
+	t.Helper()
+	s := quick()
+	s.PaidSlots, s.PaidMS, s.PaidTail, s.PaidP95 = 8, 400, 200, 1000
+	s.FreeSlots, s.FreeMS, s.FreeTail, s.FreeP95 = 4, 700, 200, 1500
+	s.DeadlineMS, s.ReserveMS, s.RedisMS = 8000, 500, defaultMS
+	// What is acknowledged is on disk.
+	c := &chaos{stack: deploy(t, s, "--appendfsync", "always"), faults: map[string]int{}}
+	c.rng = rand.New(rand.NewPCG(*chaosSeed, 0))
+	t.Logf("seed %d, faults for %v, %g submissions a second", *chaosSeed, *chaosFor, *chaosRate)
+	c.join()
+	c.join()
+	c.open()
+	c.open()
+	c.ready()
+	docs := documents(t)
+	begin := c.vitals()
+	stop, loaded := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(loaded)
+		c.load(stop, docs)
+	}()
+	if *chaosJobs == 0 {
+		c.until(time.Now().Add(*chaosFor))
+		close(stop)
+	} else {
+		for done := false; !done; {
+			c.until(time.Now().Add(time.Second))
+			select {
+			case <-loaded:
+				done = true
+			default:
+			}
+		}
+	}
+	<-loaded
+	// Whatever on-call had ordered, the pools are open again.
+	eventually(t, 20*time.Second, "pools open", func() error {
+		_, err := c.client.Resume(context.Background(), "free", "", &client.Order{Reason: "chaos is over"})
+		return err
+	})
+	c.ready()
+	c.settled(time.Minute)
+	c.balance(begin)
+}
+
+// vitals are a process's goroutines and resident memory.
+type vitals struct{ goroutines, rssMiB int64 }
+
+// vitals of the two processes that live through it all.
+func (c *chaos) vitals() map[*process]vitals {
+	c.t.Helper()
+	out := map[*process]vitals{}
+	for _, door := range c.doors {
+		door.HTTP.CloseIdleConnections()
+	}
+	pages := c.metrics()
+	for _, p := range []*process{c.apis[0], c.workers[0]} {
+		pg := pages[p]
+		out[p] = vitals{pg.get("go_goroutines"), pg.get("process_resident_memory_bytes") >> 20}
+	}
+	return out
+}
+
+// roomForLeaks is how many goroutines and MiB a process may have more than at
+// its start: connections that are kept, and a heap that the race detector
+// makes large.
+const (
+	moreGoroutines = 40
+	moreMiB        = 400
+)
+
+// balance holds the books against each other and writes the last line.
+func (c *chaos) balance(begin map[*process]vitals) {
+	t := c.t
+	t.Helper()
+	rows := c.rows()
+	misses, err := c.client.Misses(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := 0
+	for _, s := range c.book.all() {
+		if s.err != nil {
+			t.Errorf("no answer within %v: %v", answerWithin, s.err)
+		}
+		if s.admitted() && (s.view == nil || s.view.State != broker.StateDone) {
+			lost++
+		}
+	}
+	c.auditOutcomes(rows, misses, rules{})
+	c.auditAttempts(rows, rules{uncalled: func(r *broker.SpendRow) bool { return r.Result == "lost" || r.Result == "connect" }})
+	leaked := c.leaked()
+	for p, pg := range c.metrics() {
+		auditShared(t, p.name, pg, rows, misses)
+	}
+	report, err := c.client.CheckLedgers(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range report.Items {
+		if !item.OK {
+			t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
+		}
+	}
+	byID, _ := c.jobLines()
+	for id, lines := range byID {
+		if len(lines) > 1 {
+			t.Errorf("job %s has %d log lines", id, len(lines))
+		}
+	}
+	end := c.vitals()
+	for p, b := range begin {
+		e := end[p]
+		t.Logf("%s: goroutines %d at the start and %d at the end, resident %d and %d MiB", p.name, b.goroutines, e.goroutines, b.rssMiB, e.rssMiB)
+		if e.goroutines > b.goroutines+moreGoroutines || e.rssMiB > b.rssMiB+moreMiB {
+			t.Errorf("%s grew: %+v, then %+v", p.name, b, e)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
+		t.Logf("fault %-32s %d", name, c.faults[name])
+	}
+	t.Logf("answers %v", c.book.reasons())
+	chaosBalance = fmt.Sprintf("balance: seed %d, jobs %d of %d submissions, outcomes %v, lost %d, generated twice %d, open spend rows %d, leaked slots %d",
+		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, c.twice(rows), c.openRows(), leaked)
+	if t.Failed() {
+		chaosBalance += fmt.Sprintf("; FAILED, again with -chaos.seed %d -chaos.for %v", *chaosSeed, *chaosFor)
+	}
+	t.Log(chaosBalance)
+}
+
+// openRows is the number of open spend rows.
+func (c *chaos) openRows() int {
+	c.t.Helper()
+	_, open, err := c.client.Spend(context.Background())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return len(open)
+}
+
+// leaked is how many promises, claims and backend slots are still taken once
+// every job has ended.
+func (c *chaos) leaked() (n int64) {
+	c.t.Helper()
+	eventually(c.t, 30*time.Second, "slots free", func() error {
+		n = 0
+		for _, b := range c.labs {
+			n += int64(b.inService())
+		}
+		for _, pg := range c.metrics() {
+			for _, path := range slackgate.Paths {
+				n += pg.get(fmt.Sprintf("job_inflight{path=%q}", path))
+			}
+		}
+		if n > 0 {
+			return fmt.Errorf("%d are taken", n)
+		}
+		return nil
+	})
+	return n
+}
+
+// twice is how many jobs a backend was called for again because an earlier
+// call of theirs was lost with its worker. Each such call has its row.
+func (c *chaos) twice(rows []broker.SpendRow) (n int) {
+	c.t.Helper()
+	called := map[string]int{} // by job
+	seen := map[string]bool{}
+	for _, b := range c.labs {
+		for _, a := range b.attempts() {
+			called[a.RequestID[:strings.LastIndexByte(a.RequestID, '-')]]++
+			seen[a.RequestID] = true
+		}
+	}
+	jobs := map[string]bool{}
+	for i := range rows {
+		r := &rows[i]
+		if r.Result == "lost" && called[r.JobID] > 1 && seen[fmt.Sprintf("%s-%d", r.JobID, r.Attempt)] {
+			jobs[r.JobID] = true
+		}
+	}
+	return len(jobs)
+}
