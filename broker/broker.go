@@ -319,6 +319,7 @@ type View struct {
 	ReserveMS       int64             `json:"reserve_ms"`
 	FirstByteOnly   bool              `json:"first_byte_only,omitempty"`
 	Prefer          [2]slackgate.Path `json:"-"`
+	MaxOutputTokens int               `json:"-"`
 	Admission       Admission         `json:"admission"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	Outcome         Outcome           `json:"outcome,omitempty"`

@@ -19,6 +19,8 @@ type Result struct {
 	// would be promised than the pool can start if it took this one. 0: none.
 	// With NeedMS within the slack it is an earlier promise that would break.
 	BrokenAtMS [NumPaths]int64
+	// Limit names the limit or budget behind [ReasonRate] and [ReasonBudget].
+	Limit Limit
 	// RetryAfterMS is when the same job, with as much time, might be admitted
 	// if nothing else came; 0: waiting cannot help, or it cannot be said.
 	RetryAfterMS int64
@@ -40,12 +42,20 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 	if nowMS <= 0 || j.ReserveMS < 0 || p.FreeQueueAgeCutMS < 0 {
 		return r
 	}
+	if !s.Quota.InRate() {
+		r.Reason, r.Limit, r.RetryAfterMS = ReasonRate, LimitRate, spread(s.Quota.retryAfterMS(), j.Spread)
+		return r
+	}
 	if r.SlackMS <= 0 {
 		r.Reason = ReasonDeadline
 		return r
 	}
+	if !s.Quota.HasRoom() {
+		r.Reason, r.Limit, r.RetryAfterMS = ReasonRate, LimitInFlight, spread(s.endsInMS(&j), j.Spread)
+		return r
+	}
 	asked, closed := 0, 0
-	retry := int64(Unbounded)
+	retry, budgetRetry := int64(Unbounded), int64(Unbounded)
 	for place := range j.Prefer {
 		var b Bound
 		if b.set(s, &j, &p, place, r.SlackMS); b.Path == Reject {
@@ -61,7 +71,13 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		}
 		asked++
 		if holds := r.ask(&b, pool, &j, p.Rule); holds && b.open(pool) {
-			r.Path = b.Path
+			if which, over := s.overBudget(j.CostMicro); over && b.Path == Paid {
+				// Only money keeps it from here: another pool may still take it.
+				r.Reason, r.Limit = ReasonBudget, budgetLimits[which]
+				budgetRetry = s.Budgets[which].retryAfterMS(j.CostMicro, nowMS, s.endsInMS(&j))
+				continue
+			}
+			r.Path, r.Limit = b.Path, ""
 			r.Reason = ReasonPaid
 			if b.Path == Free {
 				r.Reason = ReasonFree
@@ -73,6 +89,9 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		}
 	}
 	switch {
+	case r.Reason == ReasonBudget:
+		// Time may open the other pool sooner than the next day this one.
+		r.RetryAfterMS = spread(min(retry, budgetRetry), j.Spread)
 	case asked > 0:
 		r.Reason = ReasonNoSlack
 		r.RetryAfterMS = spread(retry, j.Spread)
@@ -107,8 +126,29 @@ func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) (holds bool) 
 	return holds
 }
 
-// spread lengthens a retry-after by up to a quarter. Unbounded means that
-// waiting cannot help, and gives 0.
+// endsInMS is when the next job is expected to end in the pools that the job
+// may use: what one that waits for others' ends is told.
+func (s *Snapshot) endsInMS(j *Job) int64 {
+	ends := int64(Unbounded)
+	for _, path := range Paths {
+		if p := &s.Pools[path]; j.may(path) && p.Running > 0 && p.Ladder != nil && p.Ladder.workers > 0 {
+			ends = min(ends, ceilMS(p.Ladder.belief.Hold.MeanMS/float64(min(p.Running, p.Ladder.workers))))
+		}
+	}
+	if ends >= neverMS {
+		return defaultEndsInMS
+	}
+	return ends
+}
+
+// defaultEndsInMS stands where nothing is known of the running jobs.
+const defaultEndsInMS = 1000
+
+// maxSpreadMS bounds what is added to a long retry-after.
+const maxSpreadMS = 60_000
+
+// spread lengthens a retry-after by up to a quarter, and by a minute at most.
+// Unbounded means that waiting cannot help, and gives 0.
 func spread(retryMS int64, by float64) int64 {
 	if retryMS >= neverMS {
 		return 0
@@ -116,7 +156,7 @@ func spread(retryMS int64, by float64) int64 {
 	if !(by >= 0 && by < 1) {
 		by = 0
 	}
-	return max(1, retryMS+int64(float64(retryMS)*by/4))
+	return max(1, retryMS+int64(min(float64(retryMS)/4, maxSpreadMS)*by))
 }
 
 // FitsFirstByte is the check made before a backend is called: there must be at

@@ -159,6 +159,9 @@ type Job struct {
 	Prefer [2]Path
 	// FirstByteOnly is set when the class counts the first byte alone.
 	FirstByteOnly bool
+	// CostMicro is the most that the job may cost on the paid pool, over all
+	// attempts that may be made for it. At least 0.
+	CostMicro int64
 	// Spread, in [0, 1), is the job's place among those refused with it: it
 	// spreads their retry-after by up to a quarter, so that they do not come
 	// back together. Not part of the decision.
@@ -247,6 +250,10 @@ func (s *PoolState) readable() bool {
 type Snapshot struct {
 	// Pools is indexed by Path; the entry for Reject is unused.
 	Pools [NumPaths]PoolState
+	// Budgets are those of the job's producer and of its class.
+	Budgets [NumBudgets]Budget
+	// Quota is what the job's producer may submit.
+	Quota Quota
 }
 
 // Policy is the operator's side of a decision.

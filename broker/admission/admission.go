@@ -42,6 +42,21 @@ type Settings struct {
 	// MinReserveMS is the smallest reserve of the classes that count the last
 	// byte; HorizonMS the longest slack a job can have.
 	MinReserveMS, HorizonMS int64
+	// Budgets are the caps that bind the jobs of a producer and of a class;
+	// nil: none does. LargestCost is the most that a job may cost on the paid
+	// pool, in micro-units; it is asked where a cap binds.
+	Budgets     func(producer, class string) [slackgate.NumBudgets]slackgate.Budget
+	LargestCost func(Size) int64
+}
+
+// Size is what the cost of a job depends on.
+type Size struct {
+	Class string
+	// TextBytes counts text and instruction.
+	TextBytes       int64
+	MaxOutputTokens int
+	// LeftMS is the time left until the deadline.
+	LeftMS int64
 }
 
 // ClassSettings are what the gate decides a class's jobs by.
@@ -58,6 +73,7 @@ type Store interface {
 	Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
 	Get(ctx context.Context, id string) (*broker.View, error)
+	TextBytes(ctx context.Context, id string) (int64, error)
 	NowMS() int64
 }
 
@@ -87,16 +103,17 @@ type Admitter struct {
 }
 
 type pending struct {
-	job     *broker.Job
-	reserve int64         // as submitted, before any flag
-	held    *broker.Claim // set when a claimed job is offered again
-	same    string        // the job that the idempotency key named already
-	move    bool          // set when a waiting job leaves a draining pool
-	class   ClassSettings // what it was decided by
-	offer   redisstore.Offer
-	verdict broker.Verdict
-	err     error // until there is a verdict: why there is none
-	done    chan struct{}
+	job       *broker.Job
+	reserve   int64         // as submitted, before any flag
+	held      *broker.Claim // set when a claimed job is offered again
+	same      string        // the job that the idempotency key named already
+	move      bool          // set when a waiting job leaves a draining pool
+	textBytes int64         // then: how long its text is
+	class     ClassSettings // what it was decided by
+	offer     redisstore.Offer
+	verdict   broker.Verdict
+	err       error // until there is a verdict: why there is none
+	done      chan struct{}
 }
 
 // New returns an admitter.
@@ -330,6 +347,9 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 			Held: p.held, Move: p.move,
 			Bounds: p.bounds(&known, s, slack),
 		}
+		if s.Budgets != nil {
+			p.charge(s)
+		}
 		for i := range p.offer.Bounds {
 			if b := &p.offer.Bounds[i]; p.class.Closed[b.Path] {
 				*b = slackgate.Bound{}
@@ -337,6 +357,26 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		}
 	}
 	return nil
+}
+
+// bytes is how long text and instruction are; of a job on record that is being
+// moved the text is where it was.
+func (p *pending) bytes() int64 {
+	if p.move {
+		return p.textBytes
+	}
+	return int64(len(p.job.Text) + len(p.job.Instruction))
+}
+
+// charge works out what the job may cost, where a budget binds it.
+func (p *pending) charge(s *Settings) {
+	p.offer.Budgets = s.Budgets(p.job.Producer, p.job.Class)
+	for i := range p.offer.Budgets {
+		if p.offer.Budgets[i].Set {
+			p.offer.CostMicro = s.LargestCost(Size{p.job.Class, p.bytes(), p.job.MaxOutputTokens, p.offer.DeadlineMS})
+			return
+		}
+	}
 }
 
 // bounds are what the pools must satisfy for a job with slackMS left. The
@@ -362,8 +402,8 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 	}
 	deadline := got.NowMS + p.offer.DeadlineMS
 	job := p.job.Gate(deadline)
-	job.Spread = rand.Float64()
-	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools}, job, p.class.Policy, got.NowMS)
+	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
+	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets}, job, p.class.Policy, got.NowMS)
 	if res.Path != adm.Path {
 		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", res.Path.String())
 		res.Path = adm.Path
@@ -381,9 +421,16 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 func (a *Admitter) Move(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error) {
 	job := broker.Job{
 		ID: v.ID, Class: v.Class, Producer: v.Producer, DeadlineMS: v.DeadlineAtMS - nowMS, ReserveMS: v.ReserveMS,
-		Prefer: [2]slackgate.Path{to}, FirstByteOnly: v.FirstByteOnly, ReceivedAt: time.Now(),
+		Prefer: [2]slackgate.Path{to}, FirstByteOnly: v.FirstByteOnly, MaxOutputTokens: v.MaxOutputTokens, ReceivedAt: time.Now(),
 	}
-	return a.again(ctx, &pending{job: &job, move: true})
+	p := &pending{job: &job, move: true}
+	if to == slackgate.Paid { // where it may cost something
+		var err error
+		if p.textBytes, err = a.Store.TextBytes(ctx, v.ID); err != nil {
+			return false, err
+		}
+	}
+	return a.again(ctx, p)
 }
 
 // Rescue offers a claimed job, which its pool can no longer make, to the paid

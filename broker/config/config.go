@@ -59,6 +59,8 @@ type Config struct {
 	Archive Archive `yaml:"archive"`
 	Access  Access  `yaml:"access"`
 	Classes Classes `yaml:"classes"`
+	// Producers limits what single producers may do.
+	Producers Producers `yaml:"producers"`
 	// DefaultClass is the class of a submission that names none. Defaults to
 	// "summary".
 	DefaultClass string `yaml:"default_class"`
@@ -182,6 +184,18 @@ func (b *Backend) PriceAt(t time.Time) *Price {
 		}
 	}
 	return &now.Price
+}
+
+// PricesWithin are the prices that hold at some time from one instant until
+// another.
+func (b *Backend) PricesWithin(from, until time.Time) []*Price {
+	out := []*Price{b.PriceAt(from)}
+	for i := range b.Prices {
+		if at := b.Prices[i].from; at.After(from) && !at.After(until) {
+			out = append(out, &b.Prices[i].Price)
+		}
+	}
+	return out
 }
 
 // Price is a backend's price; the zero price is free of charge.
@@ -350,7 +364,15 @@ type Class struct {
 	Prompt string `yaml:"prompt"`
 	// Rescue lets a job that free can no longer make be offered to paid.
 	Rescue bool `yaml:"rescue"`
+	// BudgetMicroPerDay caps what the class's jobs may cost in a day, all
+	// producers together, in micro-units. Left out: no cap.
+	BudgetMicroPerDay *int64 `yaml:"budget_micro_per_day"`
+
+	promptBytes int64 // of the system prompt
 }
+
+// SystemPromptBytes is how long the system prompt is.
+func (c *Class) SystemPromptBytes() int64 { return c.promptBytes }
 
 // DefaultPrompt is the system prompt of a class that has none.
 const DefaultPrompt = "Summarise the text in at most {{.WordLimit}} words. Answer with the summary alone."
@@ -614,7 +636,7 @@ func (c *Config) Slots(p slackgate.Path) int {
 }
 
 // Fingerprint names what all processes of a deployment must agree on: the
-// pools and the classes. The flags' start values and a worker's own slots may
+// pools, the classes and the producers' limits. The flags' start values and a worker's own slots may
 // differ.
 func (c *Config) Fingerprint() string {
 	raw, err := json.Marshal(struct { //nolint:musttag // hashed: the names do not matter
@@ -622,7 +644,8 @@ func (c *Config) Fingerprint() string {
 		Classes      Classes
 		DefaultClass string
 		Lab          Lab
-	}{c.Pools, c.Classes, c.DefaultClass, c.Lab})
+		Producers    Producers
+	}{c.Pools, c.Classes, c.DefaultClass, c.Lab, c.Producers})
 	if err != nil {
 		return "unknown" // no value in there can fail
 	}

@@ -28,7 +28,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab, c.completeProducers}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -195,12 +195,15 @@ func (c *Config) completeClasses() error {
 			within(at+".reserve_ms", *cl.ReserveMS, 0, MaxDeadlineMS),
 			within(at+".word_limit", int64(cl.WordLimit), 1, 100_000),
 			within(at+".max_output_tokens", int64(cl.MaxOutputTokens), 1, 1_000_000),
+			checkBudget(at, cl.BudgetMicroPerDay),
 		); err != nil {
 			return err
 		}
-		if _, err := cl.SystemPrompt(); err != nil {
+		prompt, err := cl.SystemPrompt()
+		if err != nil {
 			return broker.Fieldf(at+".prompt", "%v", err)
 		}
+		cl.promptBytes = int64(len(prompt))
 		c.Classes[n] = cl
 	}
 	if _, ok := c.Classes[c.DefaultClass]; !ok {

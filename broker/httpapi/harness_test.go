@@ -185,6 +185,9 @@ func (a *api) settings() admission.Settings {
 			}
 		},
 	}
+	if a.cfg.Budgeted() {
+		s.Budgets, s.LargestCost = a.cfg.Budgets, func(admission.Size) int64 { return testCost }
+	}
 	for _, path := range slackgate.Paths {
 		p := a.cfg.Pool(path)
 		s.Pools[path] = redisstore.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
@@ -192,6 +195,9 @@ func (a *api) settings() admission.Settings {
 	}
 	return s
 }
+
+// testCost is the most that any job may cost here.
+const testCost = 1000
 
 func (a *api) must(err error) {
 	a.t.Helper()

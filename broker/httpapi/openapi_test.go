@@ -223,7 +223,7 @@ func everyAnswer(r *recorder) {
 	a.cfg.Archive.URL = ""
 	order := `{"reason":"test"}`
 	flagBody := `{"value":"1","reason":"test"}`
-	reads := []string{"/v1/gate", "/v1/pools", "/v1/flags", "/v1/flags/ADMIT_FREE", "/v1/models"}
+	reads := []string{"/v1/gate", "/v1/budgets", "/v1/pools", "/v1/flags", "/v1/flags/ADMIT_FREE", "/v1/models"}
 	onCall := []string{"/v1/audit", "/v1/ledgers/spend", "/v1/ledgers/misses", "/v1/ledgers/rollups?ledger=spend", "/v1/ledgers/check"}
 	actions := []string{"/v1/pools/free/drain", "/v1/pools/free/resume", "/v1/pools/paid/backends/one/drain", "/v1/pools/paid/backends/one/resume"}
 

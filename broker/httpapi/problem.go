@@ -76,6 +76,8 @@ type Verdict struct {
 	ReserveMS  int64            `json:"reserve_ms"`
 	// DeadlineAtMS is the instant on the broker's clock, for an admitted job.
 	DeadlineAtMS int64 `json:"deadline_at_ms,omitempty"`
+	// Limit names what reject_rate and reject_budget were about.
+	Limit slackgate.Limit `json:"limit,omitempty"`
 	// RetryAfterMS is when the same job might be admitted; absent when waiting
 	// cannot help.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
@@ -85,7 +87,7 @@ func verdict(v *broker.Verdict) *Verdict {
 	out := &Verdict{
 		JobID: v.JobID, Path: v.Path, Reason: v.Reason, SlackMS: v.SlackMS,
 		NeedMS: map[string]int64{}, QueueAgeMS: map[string]int64{},
-		PredictedWaitMS: v.PredictedWaitMS, ReserveMS: v.ReserveMS, RetryAfterMS: v.RetryAfterMS,
+		PredictedWaitMS: v.PredictedWaitMS, ReserveMS: v.ReserveMS, Limit: v.Limit, RetryAfterMS: v.RetryAfterMS,
 	}
 	for _, p := range slackgate.Paths {
 		if n := v.NeedMS[p]; n > 0 && n < slackgate.Unbounded {
@@ -119,12 +121,26 @@ func refusal(v *broker.Verdict) *Problem {
 		status, detail, retry = http.StatusServiceUnavailable, "no worker lives in the pools this class may use", unavailableRetryMS
 	case slackgate.ReasonGateUnavailable:
 		status, detail, retry = http.StatusServiceUnavailable, "the gate cannot read its state now; nothing was admitted", unavailableRetryMS
-	case slackgate.ReasonPaid, slackgate.ReasonFree, slackgate.ReasonBudget, slackgate.ReasonShare, slackgate.ReasonRate:
+	case slackgate.ReasonBudget:
+		detail = "the " + budgetOf(v.Limit) + "'s budget for the day does not reach for the most that the job may cost; no other pool can take it"
+	case slackgate.ReasonRate:
+		detail = "the producer submits faster than it may"
+		if v.Limit == slackgate.LimitInFlight {
+			detail = "the producer has as many unfinished jobs as it may have"
+		}
+	case slackgate.ReasonPaid, slackgate.ReasonFree, slackgate.ReasonShare:
 	}
 	p := problem(status, string(v.Reason), detail)
 	p.Verdict = verdict(v)
 	p.RetryAfterMS = retry
 	return p
+}
+
+func budgetOf(l slackgate.Limit) string {
+	if l == slackgate.LimitClassBudget {
+		return ScopeClass
+	}
+	return ScopeProducer
 }
 
 // asProblem maps whatever a handler returned to a problem document.

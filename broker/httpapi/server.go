@@ -85,6 +85,7 @@ func New(o Options) *Server {
 	e.GET(routeModels, s.models, producer)
 	e.GET("/v1/gate", s.gate, producer)
 	e.GET("/v1/pools", s.pools, producer)
+	e.GET("/v1/budgets", s.budgets, producer)
 	e.GET("/v1/flags", s.listFlags, producer)
 	e.GET("/v1/flags/:name", s.getFlag, producer)
 	e.PUT("/v1/flags/:name", s.putFlag, onCall)

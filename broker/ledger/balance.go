@@ -28,6 +28,8 @@ type Books struct {
 	Open, Overdue int64
 	// Minutes are the sums of the minutes that the last rows are in.
 	Minutes []MinuteSums
+	// Budgets is nil where nobody asked for them.
+	Budgets *BudgetBooks
 }
 
 // MinuteSums are a minute's numbers by field name.
@@ -153,6 +155,8 @@ type Balance struct {
 	rows     map[Kind]int64
 	minutes  map[Kind]int64 // compared
 	items    map[string]*Item
+	// spentToday is what today's rows cost, by budget field.
+	spentToday map[string]int64
 }
 
 // NewBalance begins a balance.
@@ -160,6 +164,7 @@ func NewBalance() *Balance {
 	b := &Balance{
 		seed: maphash.MakeSeed(), attempts: map[uint64]struct{}{}, perJob: map[uint64]int32{}, missed: map[uint64]int32{},
 		totals: broker.Totals{}, rows: map[Kind]int64{}, minutes: map[Kind]int64{}, items: map[string]*Item{},
+		spentToday: map[string]int64{},
 	}
 	for _, n := range itemNames {
 		b.items[n] = &Item{Name: n}
@@ -167,7 +172,7 @@ func NewBalance() *Balance {
 	return b
 }
 
-var itemNames = []string{ItemOutcomes, ItemAttempts, ItemMisses, ItemSpendTotals, ItemMissTotals, ItemSpendSums, ItemMissSums, ItemOpen}
+var itemNames = []string{ItemOutcomes, ItemAttempts, ItemMisses, ItemSpendTotals, ItemMissTotals, ItemSpendSums, ItemMissSums, ItemOpen, ItemBudgets}
 
 func (b *Balance) problemf(item, format string, args ...any) {
 	i := b.items[item]
@@ -199,6 +204,7 @@ func (b *Balance) Books(books *Books) { b.books = books }
 // Spend takes in a settled row.
 func (b *Balance) Spend(r *broker.SpendRow) {
 	b.rows[Spend]++
+	b.spentBy(r)
 	b.attempt(r)
 	p := r.Path.String()
 	b.totals["attempts:"+p]++
@@ -292,6 +298,7 @@ func (b *Balance) Report() *Report {
 	b.rollups(Spend, ItemSpendSums)
 	b.rollups(Misses, ItemMissSums)
 	b.openRows()
+	b.budgets()
 	r := &Report{AtMS: b.books.NowMS, Balanced: true, Totals: b.books.Totals}
 	for _, n := range itemNames {
 		i := b.items[n]

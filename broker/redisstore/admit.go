@@ -28,8 +28,23 @@ type Offer struct {
 	Held *broker.Claim
 	// Move is set for a waiting job of a pool that is being drained.
 	Move bool
+	// CostMicro is the most that the job may cost on the paid pool. It is
+	// reserved there under the budgets that are set; of each the cap alone is
+	// read.
+	CostMicro int64
+	Budgets   [slackgate.NumBudgets]slackgate.Budget
 	// Bounds are what the pools must satisfy, in the order they are tried.
 	Bounds [2]slackgate.Bound
+}
+
+// budgeted reports whether any budget binds the job.
+func (o *Offer) budgeted() bool {
+	for i := range o.Budgets {
+		if o.Budgets[i].Set {
+			return true
+		}
+	}
+	return false
 }
 
 // PoolPolicy is what the script needs to know of a pool beside its own state.
@@ -67,6 +82,8 @@ type Admission struct {
 	Bound   KeyState
 	BoundTo string
 	Pools   [slackgate.NumPaths]slackgate.PoolState
+	// Budgets are the offer's, with what was spent and reserved.
+	Budgets [slackgate.NumBudgets]slackgate.Budget
 }
 
 // KeyState says how an idempotency key that is bound already was met.
@@ -141,6 +158,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		}
 		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, mode, fence,
 			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS)
+		args = appendBudgets(args, o)
 		for p := range o.Bounds {
 			args = appendBound(args, &o.Bounds[p])
 		}
@@ -179,6 +197,11 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		a.BoundTo = r.string()
 		for _, path := range slackgate.Paths {
 			a.Pools[path] = readPool(r, capacity[path], policy[path])
+		}
+		if a.Budgets = offers[i].Budgets; offers[i].budgeted() {
+			for b := range a.Budgets {
+				a.Budgets[b].SpentMicro, a.Budgets[b].ReservedMicro = r.int(), r.int()
+			}
 		}
 	}
 	return out, r.err
@@ -221,6 +244,21 @@ func appendRungs(l *slackgate.Ladder) string {
 		number(r.WaitMS)
 	}
 	return string(out)
+}
+
+func appendBudgets(args []any, o *Offer) []any {
+	if !o.budgeted() {
+		return append(args, 0)
+	}
+	args = append(args, 1, min(max(o.CostMicro, 0), slackgate.MaxBudgetMicro+1))
+	for i := range o.Budgets {
+		if b := &o.Budgets[i]; b.Set {
+			args = append(args, b.MaxBooked(o.CostMicro))
+		} else {
+			args = append(args, "")
+		}
+	}
+	return args
 }
 
 func appendBound(args []any, b *slackgate.Bound) []any {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -89,6 +90,33 @@ func interleavings(t *testing.T, h0 *harness) {
 				j.Producer = rapid.SampledFrom([]string{"", "a", "b:c", "other", "ü"}).Draw(rt, "producer")
 				h.put(path(), j)
 			},
+			"submit under a budget": func(*rapid.T) {
+				jobs++
+				o := budgetedOffer(fmt.Sprintf("j%d", jobs), rapid.Int64Range(0, 20_000).Draw(rt, "cost"), rapid.Int64Range(0, 60_000).Draw(rt, "cap"))
+				got, err := h.Admit(bg, openPools(), []Offer{o})
+				h.must(err)
+				producer := &got.Jobs[0].Budgets[slackgate.ProducerBudget]
+				if fits := producer.Admits(o.CostMicro); (got.Jobs[0].Path == slackgate.Paid) != fits {
+					rt.Fatalf("%s with %+v and %d to come", got.Jobs[0].Path, producer, o.CostMicro)
+				}
+			},
+			"rescue": func(*rapid.T) {
+				if a := some(); a != nil && a.claim.Path == slackgate.Free {
+					o := budgetedOffer(a.claim.ID, 7000, 1_000_000)
+					j := a.claim.Job
+					o.Job, o.Held = &j, a.claim
+					_, err := h.Admit(bg, openPools(), []Offer{o})
+					h.must(err)
+				}
+			},
+			"move": func(*rapid.T) {
+				if jobs > 0 {
+					o := budgetedOffer(fmt.Sprintf("j%d", rapid.IntRange(1, jobs).Draw(rt, "job")), 7000, 1_000_000)
+					o.Move, o.Bounds = true, anywhere(path())
+					_, err := h.Admit(bg, openPools(), []Offer{o})
+					h.must(err)
+				}
+			},
 			"arrive late": func(*rapid.T) {
 				jobs++
 				j := testJob(fmt.Sprintf("j%d", jobs), 1000)
@@ -172,6 +200,9 @@ func interleavings(t *testing.T, h0 *harness) {
 		if !r.Balanced {
 			rt.Fatalf("the books do not balance at the end:\n%s", problems(r))
 		}
+		if held, reserved := h.held(); len(held)+len(reserved) > 0 {
+			rt.Fatalf("nothing is unfinished, and held are %v, reserved %v", held, reserved)
+		}
 		outcomes := int64(0)
 		for k, n := range r.Totals {
 			if strings.HasPrefix(k, "outcome:") {
@@ -198,6 +229,7 @@ func (h *harness) booked() {
 	_, err = h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeEmpty, Cause: broker.CauseEmpty, FirstByteMS: -1, Backend: "lab"}, h.attempt(c, 1, 7, 0))
 	h.must(err)
 	h.put(slackgate.Free, testJob("waits", 60_000))
+	h.putBudgeted("budgeted", 15_000, 1_000_000)
 	_, err = h.Admit(bg, openPools(), []Offer{{Job: testJob("late", 1000), DeadlineMS: 1000, SlackMS: -1000, Miss: true}})
 	h.must(err)
 }
@@ -231,9 +263,9 @@ func imbalances(t *testing.T, h0 *harness) {
 		{"nothing", func(*harness) {}, nil},
 		{"an outcome twice", func(h *harness) { h.must(h.rdb.HIncrBy(bg, h.key("totals"), "outcome:paid:usable", 1).Err()) }, []string{ledger.ItemOutcomes}},
 		{"a promise forgotten", func(h *harness) { h.must(h.rdb.Del(bg, h.key("waiting", "free")).Err()) }, []string{ledger.ItemOutcomes}},
-		{"a spend row lost", func(h *harness) { h.must(h.rdb.XDel(bg, h.key("ledger", "spend"), first(h, "spend")).Err()) }, []string{ledger.ItemAttempts, ledger.ItemSpendTotals, ledger.ItemSpendSums}},
+		{"a spend row lost", func(h *harness) { h.must(h.rdb.XDel(bg, h.key("ledger", "spend"), first(h, "spend")).Err()) }, []string{ledger.ItemAttempts, ledger.ItemSpendTotals, ledger.ItemSpendSums, ledger.ItemBudgets}},
 		{"a miss row lost", func(h *harness) { h.must(h.rdb.XDel(bg, h.key("ledger", "miss"), first(h, "miss")).Err()) }, []string{ledger.ItemMisses, ledger.ItemMissTotals, ledger.ItemMissSums}},
-		{"a spend row twice", func(h *harness) { again(h, "spend") }, []string{ledger.ItemAttempts, ledger.ItemSpendTotals, ledger.ItemSpendSums}},
+		{"a spend row twice", func(h *harness) { again(h, "spend") }, []string{ledger.ItemAttempts, ledger.ItemSpendTotals, ledger.ItemSpendSums, ledger.ItemBudgets}},
 		{"a miss row twice", func(h *harness) { again(h, "miss") }, []string{ledger.ItemMisses, ledger.ItemMissTotals, ledger.ItemMissSums}},
 		{"an attempt without a row", func(h *harness) { h.must(h.rdb.HSet(bg, h.key("job", "good"), "attempts", 3).Err()) }, []string{ledger.ItemAttempts}},
 		{"a miss called usable", func(h *harness) { h.must(h.rdb.HSet(bg, h.key("job", "bad"), "outcome", "usable").Err()) }, []string{ledger.ItemMisses}},
@@ -248,6 +280,17 @@ func imbalances(t *testing.T, h0 *harness) {
 		{"an open row past its deadline", func(h *harness) {
 			h.must(h.rdb.HSet(bg, h.key("spend", "open"), "x/1", fmt.Sprintf(`{"job_id":"x","attempt":1,"path":"paid","backend":"lab","due_ms":%d}`, h.NowMS()-ledger.GraceMS-1000)).Err())
 		}, []string{ledger.ItemOpen}},
+		{"a reservation nobody holds", func(h *harness) { h.must(h.rdb.HIncrBy(bg, h.key("budget", "reserved"), "p:p", 1).Err()) }, []string{ledger.ItemBudgets}},
+		{"a reservation forgotten", func(h *harness) { h.must(h.rdb.Del(bg, h.key("budget", "reserved")).Err()) }, []string{ledger.ItemBudgets}},
+		{"a reservation kept for a job that has ended", func(h *harness) {
+			h.must(h.rdb.HSet(bg, h.key("job", "budgeted"), "state", "done", "outcome", "cancelled").Err())
+		}, []string{ledger.ItemBudgets}},
+		{"spend that no budget saw", func(h *harness) {
+			h.must(h.rdb.HIncrBy(bg, h.key("budget", "spent", day(h)), "c:summary", -1).Err())
+		}, []string{ledger.ItemBudgets}},
+		{"a day's spend too much", func(h *harness) {
+			h.must(h.rdb.HSet(bg, h.key("budget", "spent", day(h)), "p:nobody", 1).Err())
+		}, []string{ledger.ItemBudgets}},
 	} {
 		h := h0.fresh()
 		h.booked()
@@ -270,6 +313,8 @@ func imbalances(t *testing.T, h0 *harness) {
 		}
 	}
 }
+
+func day(h *harness) string { return strconv.FormatInt(h.NowMS()/slackgate.DayMS, 10) }
 
 func trimmedBooks(t *testing.T, h *harness) {
 	h.booked()

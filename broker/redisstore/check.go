@@ -34,7 +34,7 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 		return nil, err
 	}
 	b.Open(open)
-	books, err := s.Books(ctx)
+	books, err := s.readBooks(ctx, ledger.MostHeld)
 	if err != nil {
 		return nil, err
 	}
@@ -50,9 +50,12 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 	return b.Report(), nil
 }
 
-// Books reads what the rows are held against, at one instant.
-func (s *Store) Books(ctx context.Context) (*ledger.Books, error) {
-	v, err := s.run(ctx, scriptBooks, ledger.GraceMS)
+// Books reads what the rows are held against, at one instant, without budgets.
+func (s *Store) Books(ctx context.Context) (*ledger.Books, error) { return s.readBooks(ctx, 0) }
+
+// readBooks reads the books, and the budgets with up to mostHeld reservations.
+func (s *Store) readBooks(ctx context.Context, mostHeld int) (*ledger.Books, error) {
+	v, err := s.run(ctx, scriptBooks, ledger.GraceMS, mostHeld)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +82,38 @@ func (s *Store) Books(ctx context.Context) (*ledger.Books, error) {
 			break
 		}
 	}
+	if mostHeld > 0 {
+		b.Budgets = readBudgetBooks(r)
+	}
 	if r.err != nil {
 		return nil, r.err
 	}
 	s.saw(b.NowMS)
 	return b, nil
+}
+
+func readBudgetBooks(r *reply) *ledger.BudgetBooks {
+	q := &ledger.BudgetBooks{Held: r.int()}
+	looked := r.int() == 1
+	q.Reserved, q.Spent, q.HeldSums = r.sums(), r.sums(), r.sums()
+	if !looked {
+		q.HeldSums = nil
+	}
+	q.Orphans = r.texts()
+	return q
+}
+
+// sums reads a list of names and numbers that follows its length.
+func (r *reply) sums() map[string]int64 {
+	out := map[string]int64{}
+	for name, v := range pairs(r.texts()) {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil && r.err == nil {
+			r.err = fmt.Errorf("%w: %s is not a number", broker.ErrUnavailable, name)
+		}
+		out[name] = n
+	}
+	return out
 }
 
 // texts reads a list that follows its length.

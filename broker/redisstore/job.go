@@ -126,7 +126,7 @@ func (s *Store) openSpend(ctx context.Context, row *broker.SpendRow, fence strin
 	if err != nil {
 		return err
 	}
-	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw, row.DueMS)
+	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw, row.DueMS, row.MaxCostMicro)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (s *Store) appendSettlement(args []any, row *Settlement) ([]any, error) {
 	}
 	return append(args, spendKey(row.JobID, row.Attempt), raw, row.Path.String(), bit(row.Priced),
 		row.InputTokens, row.OutputTokens, row.CostMicro, row.Currency, string(row.Known),
-		row.Class, row.Producer, row.Backend, bit(row.CostDiffers())), nil
+		row.Class, row.Producer, row.Backend, bit(row.CostDiffers()), row.MaxCostMicro), nil
 }
 
 func spendKey(job string, attempt int) string { return job + "/" + strconv.Itoa(attempt) }
@@ -263,6 +263,18 @@ func (s *Store) Purge(ctx context.Context, id string) error {
 	return nil
 }
 
+// TextBytes is how long the text of an unfinished job is as it is kept, with
+// its instruction; 0 when it is gone.
+func (s *Store) TextBytes(ctx context.Context, id string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	n, err := s.rdb.StrLen(ctx, s.key("text", id)).Result()
+	if err != nil {
+		return 0, unavailable(err)
+	}
+	return n, nil
+}
+
 // Get reads a job.
 func (s *Store) Get(ctx context.Context, id string) (*broker.View, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -304,7 +316,7 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 		return n
 	}
 	v.Class, v.Producer, v.Metadata = job.Class, job.Producer, job.Metadata
-	v.FirstByteOnly, v.Prefer = job.FirstByteOnly, job.Prefer
+	v.FirstByteOnly, v.Prefer, v.MaxOutputTokens = job.FirstByteOnly, job.Prefer, job.MaxOutputTokens
 	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
 	v.Attempts = int(num("attempts"))
 	v.QueueWaitMS = max(num("queue_wait"), 0)

@@ -23,6 +23,7 @@ var (
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
 	scriptBooks     = load("books")
+	scriptBudgets   = load("budgets")
 	scriptTrim      = load("trim")
 	scriptRecords   = load("records")
 	scriptReport    = load("report")

@@ -25,6 +25,7 @@ type cli struct {
 	Drain       drainCmd       `cmd:"" help:"Close a pool, or one backend, to newcomers, and let it run empty."`
 	Resume      resumeCmd      `cmd:"" help:"Open what drain has closed."`
 	Pools       poolsCmd       `cmd:"" help:"Show pools and backends."`
+	Budgets     budgetsCmd     `cmd:"" help:"Show the budgets and how far they are used today."`
 	Ledgers     ledgersCmd     `cmd:"" help:"The two books: spend, misses, both side by side, and whether they balance."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Exit 0 if a URL answers 2xx: for container health checks."`
 }

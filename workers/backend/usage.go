@@ -82,8 +82,12 @@ func (p Price) CostMicro(u Usage) int64 {
 // LargestCostMicro is the most that r can be expected to cost: the whole text
 // and the whole output limit. Without a limit the answer is taken to be as long
 // as the text.
-func (p Price) LargestCostMicro(r *Request) int64 {
-	in := EstimateTokens(r.System) + EstimateTokens(r.Text)
+func (p Price) LargestCostMicro(r *Request) int64 { return p.LargestCostOf(r, int64(len(r.Text))) }
+
+// LargestCostOf is LargestCostMicro of a request whose text, which is not read,
+// is that many bytes.
+func (p Price) LargestCostOf(r *Request, textBytes int64) int64 {
+	in := EstimateTokens(r.System) + tokensIn(textBytes)
 	out := int64(r.MaxOutputTokens)
 	if out <= 0 {
 		out = in
@@ -129,7 +133,9 @@ func satAdd(a, b int64) int64 {
 // EstimateTokens estimates how many tokens a text is: a quarter of its bytes,
 // rounded up. That is close for English and errs by less than two for most
 // other scripts, whose characters take two to four bytes and about one token.
-func EstimateTokens(text string) int64 { return int64(len(text)+3) / 4 }
+func EstimateTokens(text string) int64 { return tokensIn(int64(len(text))) }
+
+func tokensIn(bytes int64) int64 { return (bytes + 3) / 4 }
 
 // count is one number of a usage block, read with tolerance: a JSON number or a
 // string holding one.

@@ -10,13 +10,16 @@
 --   lifetime of the key, spec, text, slack, where mode is 'new', 'miss'
 --   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
 --   (a waiting job whose pool is being drained),
+--   1 if budgets bind it, else 0; if so: the most it may cost, and what may be booked already of its producer's and
+--   of its class's budget ('' for none) for paid to take it,
 --   then for two places:
 --   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
 --   laddered, first rung that binds, what that rung allows this job
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
 -- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another), the id of the
--- job that the key is bound to, and per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it.
+-- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it; and
+-- where budgets bind the job, what was spent and reserved of its producer's, then of its class's.
 local a = 1
 local function arg() a = a + 1; return ARGV[a - 1] end
 local function num() return tonumber(arg()) end
@@ -108,12 +111,28 @@ local function next_member(class, id)
   return member_of(int(seq), class, id)
 end
 
+-- what is booked under a name: spent today, and reserved
+local spent_today = spent_key(now)
+local function booked(field)
+  return tonumber(redis.call('HGET', spent_today, field) or '0'), tonumber(redis.call('HGET', P .. ':budget:reserved', field) or '0')
+end
+
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
   local id, class, producer, deadline_ms, reserve = arg(), arg(), arg(), num(), num()
   local mode, fence = arg(), arg()
   local idem, hash, idem_ttl = arg(), arg(), num()
   local spec, text, slack = arg(), arg(), num()
+  local budget
+  if arg() == '1' then
+    budget = { cost = num(), fits = true, seen = {} }
+    for _, field in ipairs({ 'p:' .. producer, 'c:' .. class }) do
+      local most, spent, reserved = num(), booked(field)
+      if most and spent + reserved > most then budget.fits = false end
+      budget.seen[#budget.seen + 1] = spent
+      budget.seen[#budget.seen + 1] = reserved
+    end
+  end
   local took, bound_to = '', ''
   if idem ~= '' then
     local bound = redis.call('GET', P .. ':idem:' .. idem)
@@ -155,9 +174,11 @@ while a <= #ARGV do
           if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
         end
       end
+      if path == 'paid' and budget and not budget.fits then ok = false end
       if ok then
         took = path
         if held then
+          unreserve(id)
           if mode == 'move' then unqueue(held.path, held.member, id, class) else release(held.path, id) end
           redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
           redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
@@ -177,6 +198,7 @@ while a <= #ARGV do
           enqueue(path, member, id, class, deadline - reserve, now)
           p.admitted = p.admitted + 1
         end
+        if path == 'paid' and budget then set_aside(id, class, producer, budget.cost) end
         p.waiting = p.waiting + 1
         for _, r in pairs(p.rungs) do
           if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
@@ -195,6 +217,9 @@ while a <= #ARGV do
   out[#out + 1] = bound_to
   for _, name in ipairs({ 'paid', 'free' }) do
     for i = 1, 7 do out[#out + 1] = seen[name][i] end
+  end
+  if budget then
+    for i = 1, 4 do out[#out + 1] = budget.seen[i] end
   end
 end
 for _, p in pairs(pools) do

@@ -1,8 +1,11 @@
 -- Read, at one instant, what the books are held against. Nothing is written.
--- ARGV: how long past its due instant an open row is no news, in ms.
+-- ARGV: how long past its due instant an open row is no news, in ms; how many reservations to look at, 0: leave budgets
+-- out.
 -- Returns {now, per pool waiting and running, per ledger rows, first id and last id, number of open rows, 1 if there is an archive, number of open rows past that, then two lists
 -- after their length: the totals, and the sums of the minutes that the last rows are in (minute, length of its sums,
--- sums, length of its producers, producers)}. Rows booked later are not in any of them.
+-- sums, length of its producers, producers)}; with budgets then the number of reservations, 1 if they were looked at, and
+-- after their lengths what is reserved, spent today and summed over the reservations, by field, and jobs that hold one
+-- without being unfinished in paid. Rows booked later are not in any of them.
 local now = now_ms()
 local out = { now }
 local function add(x) out[#out + 1] = x end
@@ -35,4 +38,28 @@ for minute in pairs(minutes) do
   list(redis.call('HGETALL', P .. ':rollup:' .. minute))
   list(redis.call('SMEMBERS', P .. ':rollup:' .. minute .. ':producers'))
 end
+local most = tonumber(ARGV[2])
+if most == 0 then return out end
+local held, sums, orphans = redis.call('HLEN', P .. ':budget:held'), {}, {}
+add(held)
+add(held <= most and 1 or 0)
+list(redis.call('HGETALL', P .. ':budget:reserved'))
+list(redis.call('HGETALL', spent_key(now)))
+if held <= most then
+  for _, id in ipairs(redis.call('HKEYS', P .. ':budget:held')) do
+    local h = held_for(id)
+    for _, f in ipairs(budget_fields(h.class, h.producer)) do sums[f] = (sums[f] or 0) + h.ahead + h.open end
+    local r = redis.call('HMGET', P .. ':job:' .. id, 'state', 'path')
+    if (r[1] ~= 'waiting' and r[1] ~= 'running') or r[2] ~= 'paid' then
+      if #orphans < 100 then orphans[#orphans + 1] = id end
+    end
+  end
+end
+local flat = {}
+for f, n in pairs(sums) do
+  flat[#flat + 1] = f
+  flat[#flat + 1] = int(n)
+end
+list(flat)
+list(orphans)
 return out

@@ -34,6 +34,11 @@
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:swept             string  when somebody last looked for lapsed leases
 --   P:released:<pool>   string  counts the claims that came to an end
+--   P:budget:held       hash    job that was admitted to paid under a budget -> what is kept for it
+--                               "<for attempts to come>:<for open attempts>:<class>:<producer>", in micro-units
+--   P:budget:reserved   hash    sums of that: "c:<class>", "p:<producer>"
+--   P:budget:spent:<day>  hash  the same fields -> cost booked on that day (of 86,400,000 ms since 1970)
+--   P:rate:<producer>   string  until when the producer's submissions have used up its rate, in microseconds
 local P = KEYS[1]
 
 local function int(x) return string.format('%.0f', x) end
@@ -150,14 +155,95 @@ local function roll_up(id, books, labels, producer, sums)
   redis.call('PEXPIRE', key, ttl)
 end
 
+-- Budgets. What a job may yet cost is reserved under its class and its producer
+-- while the job is unfinished in paid; what its attempts did cost is counted
+-- under the same names on the day it is booked.
+local function budget_fields(class, producer) return { 'c:' .. class, 'p:' .. producer } end
+
+local function add_reserved(class, producer, n)
+  if n == 0 then return end
+  for _, f in ipairs(budget_fields(class, producer)) do
+    if redis.call('HINCRBY', P .. ':budget:reserved', f, int(n)) == 0 then
+      redis.call('HDEL', P .. ':budget:reserved', f)
+    end
+  end
+end
+
+local function held_for(id)
+  local v = redis.call('HGET', P .. ':budget:held', id)
+  if not v then return nil end
+  local ahead, open, class, producer = string.match(v, '^(%d+):(%d+):([^:]*):(.*)$')
+  return { ahead = tonumber(ahead), open = tonumber(open), class = class, producer = producer }
+end
+
+local function hold(id, h)
+  redis.call('HSET', P .. ':budget:held', id, int(h.ahead) .. ':' .. int(h.open) .. ':' .. h.class .. ':' .. h.producer)
+end
+
+local function set_aside(id, class, producer, cost)
+  hold(id, { ahead = cost, open = 0, class = class, producer = producer })
+  add_reserved(class, producer, cost)
+end
+
+-- give back what is still kept for a job: it has ended, or leaves paid
+local function unreserve(id)
+  local h = held_for(id)
+  if not h then return end
+  redis.call('HDEL', P .. ':budget:held', id)
+  add_reserved(h.class, h.producer, -(h.ahead + h.open))
+end
+
+-- An attempt begins: part of what is kept for the job is now kept for it. What
+-- the job has no more of (its workers were lost, or the price has risen) is
+-- added: a promise outlives a budget.
+local function reserve_attempt(id, cost)
+  local h = held_for(id)
+  if not h then return end
+  if cost > h.ahead then
+    add_reserved(h.class, h.producer, cost - h.ahead)
+    h.ahead = cost
+  end
+  h.ahead, h.open = h.ahead - cost, h.open + cost
+  hold(id, h)
+end
+
+-- an attempt is settled: what was kept for it becomes what it cost
+local function settle_reserved(id, cost)
+  local h = held_for(id)
+  if not h then return end
+  local n = math.min(cost, h.open)
+  h.open = h.open - n
+  hold(id, h)
+  add_reserved(h.class, h.producer, -n)
+end
+
+-- how many names a day has sums for at most; those that hold a reservation have
+-- theirs whatever their number
+local most_spenders = 1000
+local spent_ttl = 3 * 86400000
+
+local function spent_key(ms) return P .. ':budget:spent:' .. int(math.floor(ms / 86400000)) end
+
+local function count_spent(at_ms, class, producer, cost)
+  if cost <= 0 then return end
+  local key = spent_key(at_ms)
+  for _, f in ipairs(budget_fields(class, producer)) do
+    if redis.call('HLEN', key) < most_spenders or redis.call('HEXISTS', key, f) == 1 or
+        redis.call('HEXISTS', P .. ':budget:reserved', f) == 1 then
+      redis.call('HINCRBY', key, f, int(cost))
+    end
+  end
+  redis.call('PEXPIRE', key, spent_ttl)
+end
+
 -- An attempt to settle is that many arguments from ARGV[i].
-local settle_args = 13
+local settle_args = 14
 local function attempt_at(i)
   return {
     key = ARGV[i], row = ARGV[i + 1], path = ARGV[i + 2], priced = ARGV[i + 3] == '1',
     input = tonumber(ARGV[i + 4]), output = tonumber(ARGV[i + 5]), cost = tonumber(ARGV[i + 6]),
     currency = ARGV[i + 7], known = ARGV[i + 8], class = ARGV[i + 9], producer = ARGV[i + 10],
-    backend = ARGV[i + 11], differs = ARGV[i + 12] == '1' }
+    backend = ARGV[i + 11], differs = ARGV[i + 12] == '1', largest = tonumber(ARGV[i + 13]) }
 end
 
 -- settle one attempt: true if its row was open. row is the whole settled row
@@ -175,6 +261,8 @@ local function settle(a, books)
   bump('cost_micro:' .. a.path .. ':' .. a.currency, a.cost)
   bump('known:' .. a.path .. ':' .. a.known, 1)
   if a.differs then bump('cost_difference:' .. a.backend, 1) end
+  count_spent(tonumber(string.match(id, '^%d+')), a.class, a.producer, a.cost)
+  settle_reserved(string.match(a.key, '^(.*)/'), a.largest)
   roll_up(id, books, a.path .. ':' .. a.class .. ':' .. a.backend, a.producer, {
     's:attempts', 1, 's:input', a.input, 's:output', a.output, 's:spent', spent,
     's:cost.' .. a.currency, a.cost, 's:known.' .. a.known, 1 })
@@ -193,7 +281,7 @@ local function settle_unknown_row(key, now, books)
   row.settled_at_ms, row.due_ms = now, nil
   row.input_tokens, row.output_tokens, row.cost_micro = input, out, row.max_cost_micro
   settle({ key = key, row = cjson.encode(row), path = row.path, priced = row.priced, input = input, output = out,
-    cost = row.max_cost_micro, currency = row.currency, known = 'unknown', class = row.class,
+    cost = row.max_cost_micro, largest = row.max_cost_micro, currency = row.currency, known = 'unknown', class = row.class,
     producer = row.producer or '', backend = row.backend }, books)
 end
 local function settle_unknown(id, attempts, now, books)
@@ -214,6 +302,7 @@ local function end_job(id, r, now, o)
   local pool = r.path
   if r.state == 'waiting' then unqueue(pool, r.member, id, r.class) else release(pool, id) end
   settle_unknown(id, tonumber(r.attempts or '0'), now, o.books)
+  unreserve(id)
   local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
   local waited = tonumber(r.queue_wait or '-1')
   if waited < 0 then waited = math.max(0, now - accepted) end
@@ -243,6 +332,7 @@ local function end_lost(pool, member, class, id, now, books)
   unqueue(pool, member, id, class)
   release(pool, id)
   settle_unknown(id, most_attempts, now, books)
+  unreserve(id)
   redis.call('UNLINK', P .. ':text:' .. id, P .. ':job:' .. id)
   bump('outcome:' .. pool .. ':failed', 1)
   book_miss(pool, class, '', '', 'record_lost', books, {

@@ -1,4 +1,4 @@
--- Open a spend row before a backend is called. ARGV: id, fence, attempt, row, due.
+-- Open a spend row before a backend is called. ARGV: id, fence, attempt, row, due, the most it may cost.
 -- Returns 1, or 0 when the job is not the caller's any more: then no backend
 -- may be called.
 never_refused()
@@ -17,4 +17,5 @@ if f[1] ~= 'running' or f[2] ~= fence then return 0 end
 -- is not counted would be lost
 redis.call('HSET', P .. ':job:' .. id, 'attempts', attempt)
 open()
+reserve_attempt(id, tonumber(ARGV[6]))
 return 1

@@ -258,6 +258,10 @@ func (b *base) settings() admission.Settings {
 		MinReserveMS: slackgate.Unbounded,
 		HorizonMS:    cfg.LongestDeadlineMS(),
 	}
+	if cfg.Budgeted() {
+		s.Budgets = cfg.Budgets
+		s.LargestCost = func(size admission.Size) int64 { return largestCost(cfg, size, now) }
+	}
 	for _, path := range slackgate.Paths {
 		m := b.meter.Get(measure.PoolName(path))
 		s.Beliefs[path] = m.Belief()

@@ -1,0 +1,14 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"leeway/broker/httpapi"
+)
+
+// Budgets reads the budgets that the key may see, and how far they are used.
+func (c *Client) Budgets(ctx context.Context) (*httpapi.BudgetsAnswer, error) {
+	var out httpapi.BudgetsAnswer
+	return &out, c.call(ctx, http.MethodGet, "/v1/budgets", nil, &out)
+}
