@@ -40,6 +40,8 @@ type Job struct {
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	// Key makes a repeated submission the same job.
 	Key IdempotencyKey `json:"-"`
+	// Place is the job's line in a batch.
+	Place BatchPlace `json:"-"`
 	// ReceivedAt is when the submission reached this process. Only durations
 	// are taken from it.
 	ReceivedAt time.Time `json:"-"`
@@ -322,6 +324,7 @@ type View struct {
 	MaxOutputTokens int               `json:"-"`
 	Admission       Admission         `json:"admission"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
+	BatchID         string            `json:"batch_id,omitempty"`
 	Outcome         Outcome           `json:"outcome,omitempty"`
 	Cause           Cause             `json:"cause,omitempty"`
 	Reason          string            `json:"reason,omitempty"`

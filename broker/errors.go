@@ -14,6 +14,12 @@ var (
 	// ErrKeyConflict means that an idempotency key is bound to a submission
 	// with another body.
 	ErrKeyConflict = errors.New("the idempotency key is bound to another submission")
+	// ErrBatchNotFound means that no such batch is on record (any longer).
+	ErrBatchNotFound = errors.New("batch not found")
+	// ErrBatchCancelled means that a line came for a batch that was taken back.
+	ErrBatchCancelled = errors.New("the batch was cancelled")
+	// ErrBatchFull means that a batch has as many lines as it may have.
+	ErrBatchFull = errors.New("the batch is full")
 	// ErrFenced means that the job is no longer this worker's: its lease went
 	// to another, or it has ended.
 	ErrFenced = errors.New("job is no longer held by this worker")

@@ -158,7 +158,7 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 	case <-a.stopped: // whatever Run decided, it had decided before
 	}
 	switch {
-	case errors.Is(p.err, broker.ErrKeyConflict):
+	case errors.Is(p.err, broker.ErrKeyConflict), errors.Is(p.err, broker.ErrBatchCancelled):
 		return broker.Verdict{}, p.err // bad input: nothing was decided
 	case p.err == nil && p.same != "":
 		return a.repeated(ctx, p.same)
@@ -275,6 +275,8 @@ func (a *Admitter) flush(batch []*pending) {
 			p.same, p.err = adm.BoundTo, nil
 		case redisstore.KeyConflict:
 			p.err = broker.ErrKeyConflict
+		case redisstore.BatchGone:
+			p.err = broker.ErrBatchCancelled
 		default:
 			p.verdict, p.err = a.verdict(p, &got, i), nil
 		}

@@ -254,7 +254,20 @@ type Limits struct {
 	TextBytes  int64 `yaml:"text_bytes"`  // Defaults to 1 MiB.
 	BatchLines int   `yaml:"batch_lines"` // Defaults to 100000.
 	WaitMS     int64 `yaml:"wait_ms"`     // Longest ?wait=. Defaults to 60000.
+	// InFlightBytes is about how much memory an API process gives to bodies and
+	// lines that are being read or decided, over all connections. Beyond it
+	// readers wait, and are then told 503. Defaults to 64 MiB, or to what eight
+	// of the longest lines need if that is more.
+	InFlightBytes int64 `yaml:"in_flight_bytes"`
 }
+
+// LineOverhead is what a body or a line of a batch may be longer than twice the
+// text limit: the other fields and JSON's escapes.
+const LineOverhead = 64 << 10
+
+// LineBytes is the longest line of a batch, and the longest body of a
+// submission.
+func (l *Limits) LineBytes() int64 { return 2*l.TextBytes + LineOverhead }
 
 // Keep says how long things are kept.
 type Keep struct {

@@ -54,6 +54,9 @@ func (c *Config) completeTop() error {
 	if cut := c.Gate.FreeQueueAgeCutMS; cut != nil && *cut < 0 {
 		return broker.Fieldf("gate.free_queue_age_cut_ms", "must be at least 0")
 	}
+	// A line is held twice, as it came and as it was read.
+	line := 2 * c.Limits.LineBytes()
+	orDefault(&c.Limits.InFlightBytes, max(64<<20, 8*line))
 	return firstError(
 		within("redis.timeout_ms", c.Redis.TimeoutMS, 10, 10_000),
 		within("gate.reserve_ms", c.Gate.ReserveMS, 0, MaxDeadlineMS),
@@ -62,6 +65,7 @@ func (c *Config) completeTop() error {
 		within("worker.heartbeat_ms", c.Worker.HeartbeatMS, 100, 10_000),
 		within("worker.shutdown_grace_ms", c.Worker.ShutdownGraceMS, 0, 24*3600*1000),
 		within("limits.text_bytes", c.Limits.TextBytes, 1, MaxTextBytesHard),
+		within("limits.in_flight_bytes", c.Limits.InFlightBytes, min(2*line, 1<<40), 1<<40),
 		within("limits.batch_lines", int64(c.Limits.BatchLines), 1, 10_000_000),
 		within("limits.wait_ms", c.Limits.WaitMS, 0, 3600*1000),
 		within("keep.result_ms", c.Keep.ResultMS, 1000, 30*24*3600*1000),

@@ -3,34 +3,42 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
 	"leeway/broker/admission"
+	"leeway/broker/redisstore"
 )
 
 // batchWindow is how many lines of a batch are on their way at once; the
-// reader waits for the writer beyond that, so memory is bounded whatever the
-// batch's size.
+// reader waits for the writer beyond that. What they weigh over all connections
+// is [memory]'s to bound.
 const batchWindow = 128
 
-// lineOverhead is what a line may be longer than twice the text limit: the
-// other fields and JSON's escapes.
-const lineOverhead = 64 << 10
+// HeaderBatchID names a batch in the response that gives its verdicts.
+const HeaderBatchID = "X-Leeway-Batch-Id"
 
-// batchLine is the verdict on one line of a batch.
-type batchLine struct {
+// BatchLine is the verdict on one line of a batch. Status is what the line
+// alone would have been answered with.
+type BatchLine struct {
 	Line     int    `json:"line"`
 	CustomID string `json:"custom_id,omitempty"`
 	Status   int    `json:"status"`
 	*Verdict
 	Error *Problem `json:"error,omitempty"`
+	// RetryAfterMS is when the same line might be admitted; absent when waiting
+	// cannot help.
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 }
 
 // inFlight is a line on its way: offered to the gate, or wrong.
@@ -39,18 +47,68 @@ type inFlight struct {
 	customID string
 	offered  *admission.Offered
 	err      error
+	hold     *hold
+}
+
+// run is one request's lines of a batch.
+type run struct {
+	*Server
+	c     echo.Context
+	batch string
+	n     int64
+	// said are the lines without jobs that the batch does not list yet, and
+	// told when it last heard of this run.
+	said []broker.BatchLine
+	told time.Time
 }
 
 // batch takes NDJSON and answers one verdict a line, in order. A bad line gets
 // its error and the others stand. Blank lines are counted and skipped.
 func (s *Server) batch(c echo.Context) error {
-	if err := wantMedia(c.Request(), "application/x-ndjson", "application/jsonl"); err != nil {
-		return err
-	}
 	key, err := idempotencyKey(c.Request().Header)
 	if err != nil {
 		return err
 	}
+	id := batchID(callerOf(c).name, key)
+	return s.takeLines(c, id, false)
+}
+
+// batchAgain takes more lines under a batch on record. A line that became a job
+// there keeps it; one that was refused is a new offer.
+func (s *Server) batchAgain(c echo.Context) error {
+	b, err := s.batchOf(c)
+	if err != nil {
+		return err
+	}
+	return s.takeLines(c, b.ID, true)
+}
+
+// batchID names a batch: the same for the same key of a producer, so that one
+// whose answer was lost can be sent again.
+func batchID(producer, key string) string {
+	if key == "" {
+		return uuid.Must(uuid.NewV7()).String()
+	}
+	sum := sha256.Sum256([]byte("batch\x00" + producer + "\x00" + key))
+	return hex.EncodeToString(sum[:16])
+}
+
+func (s *Server) takeLines(c echo.Context, id string, again bool) error {
+	ctx := c.Request().Context()
+	if err := wantMedia(c.Request(), "application/x-ndjson", "application/jsonl"); err != nil {
+		return err
+	}
+	// What the connection itself needs.
+	floor := &hold{m: s.memory}
+	if err := floor.take(ctx, readBuffer, bodyMemoryWait); err != nil {
+		return err
+	}
+	defer floor.release()
+	n, err := s.Store.OpenBatch(ctx, id, callerOf(c).name, again, s.Config().Limits.BatchLines)
+	if err != nil {
+		return err
+	}
+	r := &run{Server: s, c: c, batch: id, n: n, told: time.Now()}
 	defer atLeisure(c)
 	w := c.Response()
 	// Reading goes on while verdicts are written.
@@ -58,72 +116,148 @@ func (s *Server) batch(c echo.Context) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set(HeaderBatchID, id)
+	w.Header().Set("Location", "/v1/batches/"+id)
 	w.WriteHeader(http.StatusOK)
 
-	ctx := c.Request().Context()
 	lines := make(chan inFlight, batchWindow)
 	go s.background.Guard("batch reader", func() {
 		defer close(lines)
-		s.readBatch(c, key, lines)
+		r.read(lines)
 	})
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	var gone error
-	for l := range lines {
-		out := batchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
-		if l.offered != nil {
-			v, err := l.offered.Wait(ctx)
-			switch {
-			case !v.Admitted():
-				l.err = notAdmitted(&v, err)
-			case v.Repeated:
-				out.Status = http.StatusOK
-				fallthrough
-			default:
-				out.Verdict = verdict(&v)
-			}
-		}
-		if l.err != nil {
-			out.Error = asProblem(l.err)
-			out.Status = out.Error.Status
-		}
-		if gone != nil {
-			continue // the producer has left: what was offered is still decided
-		}
-		if gone = patience(c, 0, writeWithin); gone != nil {
-			continue
-		}
-		if gone = enc.Encode(out); gone == nil && len(lines) == 0 {
-			w.Flush()
-		}
-	}
+	r.answer(ctx, lines)
 	return nil
 }
 
-// readBatch offers a batch's lines in order. It ends with the body, with the
-// first line past the limit, or when the producer has gone.
-func (s *Server) readBatch(c echo.Context, key string, lines chan<- inFlight) {
-	req, who := c.Request(), callerOf(c)
-	limit := 2*int(s.Config().Limits.TextBytes) + lineOverhead
-	r := bufio.NewReaderSize(req.Body, 64<<10)
+// answer writes the verdicts in order. When the producer has left, what was
+// offered is still decided, and listed.
+func (r *run) answer(ctx context.Context, lines <-chan inFlight) {
+	enc := json.NewEncoder(r.c.Response())
+	enc.SetEscapeHTML(false)
+	var gone error
+	for l := range lines {
+		out := l.verdict(ctx)
+		if out.Error != nil {
+			r.note(out)
+		}
+		if gone == nil {
+			gone = patience(r.c, 0, writeWithin)
+		}
+		if gone == nil {
+			gone = enc.Encode(out)
+		}
+		if gone == nil && len(lines) == 0 {
+			r.c.Response().Flush()
+		}
+		if len(r.said) > 0 && len(lines) == 0 || len(r.said) >= batchWindow || time.Since(r.told) > redisstore.BatchReceiving/4 {
+			r.list(ctx, false)
+		}
+	}
+	for tries := 1; !r.list(ctx, true) && tries < lastListTries; tries++ {
+		time.Sleep(time.Second)
+	}
+	if len(r.said) > 0 {
+		r.Log.Error("verdicts of a batch are not on record", "batch_id", r.batch, "lines", len(r.said))
+	}
+}
+
+const (
+	// mostSaid bounds the lines that wait to be listed while the store is away.
+	mostSaid = 8 * batchWindow
+	// lastListTries is how often the last of them are offered to the store.
+	lastListTries = 3
+)
+
+// note keeps what was said to a line that became no job.
+func (r *run) note(out *BatchLine) {
+	if len(r.said) >= mostSaid {
+		return // the verdict was told; the log says what the record lacks
+	}
+	said, err := json.Marshal(out)
+	if err != nil {
+		r.Log.Error("verdict of a batch not kept", "batch_id", r.batch, "error", err)
+		return
+	}
+	at := broker.LineAt(r.n, out.Line)
+	r.said = append(r.said, broker.BatchLine{Name: broker.LineName(out.CustomID, at), At: at, Reason: out.Error.Reason, Said: said})
+}
+
+// list puts the noted lines on record. It reports whether none is left.
+func (r *run) list(ctx context.Context, last bool) bool {
+	ctx = context.WithoutCancel(ctx)
+	r.told = time.Now()
+	for {
+		n := min(len(r.said), redisstore.MaxLines)
+		if err := r.Store.SetLines(ctx, r.batch, last && n == len(r.said), r.said[:n]...); err != nil {
+			r.Log.Warn("verdicts of a batch not put on record yet", "batch_id", r.batch, "lines", len(r.said), "error", err)
+			return false
+		}
+		if r.said = r.said[n:]; len(r.said) == 0 {
+			return true
+		}
+	}
+}
+
+// verdict waits for what the gate says of the line.
+func (l *inFlight) verdict(ctx context.Context) *BatchLine {
+	out := &BatchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
+	if l.offered != nil {
+		v, err := l.offered.Wait(ctx)
+		l.hold.release() // the text is the store's by now, or nobody's
+		switch {
+		case !v.Admitted():
+			l.err = notAdmitted(&v, err)
+		case v.Repeated:
+			out.Status = http.StatusOK
+			fallthrough
+		default:
+			out.Verdict = verdict(&v)
+		}
+	}
+	if l.err != nil {
+		out.Error = asProblem(l.err)
+		out.Status, out.RetryAfterMS = out.Error.Status, out.Error.RetryAfterMS
+	}
+	return out
+}
+
+const readBuffer = 64 << 10
+
+// read offers a run's lines in order. It ends with the body, with the first
+// line past the limit, or when the producer has gone.
+func (r *run) read(lines chan<- inFlight) {
+	req := r.c.Request()
+	limit := int(r.Config().Limits.LineBytes())
+	in := bufio.NewReaderSize(req.Body, readBuffer)
 	for n := 1; req.Context().Err() == nil; n++ {
-		if patience(c, lineWithin, 0) != nil {
+		if patience(r.c, lineWithin, 0) != nil {
 			return
 		}
-		raw, err := readLine(r, limit)
-		if n > s.Config().Limits.BatchLines && (len(raw) > 0 || err == nil || errors.Is(err, errLineTooLong)) {
+		h := &hold{m: r.memory}
+		raw, err := readLine(in, limit, func(n int) error { return h.take(req.Context(), n, lineMemoryWait) })
+		wrong := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
+		if n > r.Config().Limits.BatchLines && (len(raw) > 0 || err == nil || wrong) {
+			h.release()
 			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
 			return
 		}
 		switch {
 		case errors.Is(err, errLineTooLong):
+			h.release()
 			lines <- inFlight{line: n, err: broker.Fieldf("body", "the line is longer than %d bytes", limit)}
 			continue
+		case errors.Is(err, errBusy):
+			h.release()
+			lines <- inFlight{line: n, err: errBusy}
+			continue
 		case err != nil && !errors.Is(err, io.EOF):
+			h.release()
 			return // the connection is gone: a torn line is no submission
 		}
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			lines <- s.offerLine(req, who, key, n, raw)
+			lines <- r.offer(n, raw, h)
+		} else {
+			h.release()
 		}
 		if err != nil {
 			return
@@ -131,41 +265,56 @@ func (s *Server) readBatch(c echo.Context, key string, lines chan<- inFlight) {
 	}
 }
 
-// offerLine offers one line. Under the batch's idempotency key each line is
-// named by its custom_id; a line without one is not named.
-func (s *Server) offerLine(req *http.Request, who caller, key string, n int, raw []byte) inFlight {
-	sub, job, err := s.parseBoth(req.Context(), who, raw, time.Now())
+// offer offers one line. Within its batch a line is named by its custom_id; one
+// without is not named, and a new job each time.
+func (r *run) offer(n int, raw []byte, h *hold) inFlight {
+	ctx := r.c.Request().Context()
+	sub, job, err := r.parseBoth(ctx, callerOf(r.c), raw, time.Now())
 	if err != nil {
-		return inFlight{line: n, err: err}
+		h.release()
+		l := inFlight{line: n, err: err}
+		if sub != nil && len(sub.CustomID) <= MaxProducerBytes {
+			l.customID = sub.CustomID
+		}
+		return l
 	}
-	if key != "" && sub.CustomID != "" {
-		job.Key = keyed(key+"\x00"+sub.CustomID, raw)
+	if sub.CustomID != "" {
+		job.Key = keyed(r.batch+"\x00"+sub.CustomID, raw)
 	}
-	o := s.Admitter.Offer(req.Context(), job)
-	return inFlight{line: n, customID: sub.CustomID, offered: &o}
+	at := broker.LineAt(r.n, n)
+	job.Place = broker.BatchPlace{Batch: r.batch, Line: broker.LineName(sub.CustomID, at), At: at}
+	o := r.Admitter.Offer(ctx, job)
+	return inFlight{line: n, customID: sub.CustomID, offered: &o, hold: h}
 }
 
 var errLineTooLong = errors.New("line too long")
 
-// readLine reads up to the next newline. A line longer than limit is read to
-// its end, forgotten, and reported as errLineTooLong; io.EOF may come with the
-// last line.
-func readLine(r *bufio.Reader, limit int) ([]byte, error) {
+// readLine reads up to the next newline; take is asked before bytes are kept. A
+// line longer than limit, or one that take refuses, is read to its end,
+// forgotten, and reported as errLineTooLong or with take's error; io.EOF may
+// come with the last line.
+func readLine(r *bufio.Reader, limit int, take func(n int) error) ([]byte, error) {
 	var line []byte
-	tooLong := false
+	var refused error
 	for {
 		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) > limit {
-			tooLong, line = true, nil
+		if refused == nil {
+			if len(line)+len(part) > limit {
+				refused = errLineTooLong
+			} else {
+				refused = take(len(part))
+			}
 		}
-		if !tooLong {
+		if refused == nil {
 			line = append(line, part...)
+		} else {
+			line = nil
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
-		case tooLong && (err == nil || errors.Is(err, io.EOF)):
-			return nil, errLineTooLong
+		case refused != nil && (err == nil || errors.Is(err, io.EOF)):
+			return nil, refused
 		}
 		return line, err
 	}

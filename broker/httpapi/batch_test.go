@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"leeway/broker"
 )
 
 type line struct {
@@ -117,12 +119,28 @@ func TestTornBatch(t *testing.T) {
 		// Gone while it reads: what was offered is decided and has its line in
 		// the log or its record.
 		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		w := a.do(ctx, http.MethodPost, "/v1/jobs/batch", strings.NewReader("{\"text\":\"c\"}\n"), "Content-Type", ndJSON)
-		if w.Code != 200 || w.Body.Len() != 0 {
+		body = io.MultiReader(strings.NewReader("{\"text\":\"c\"}\n"), leaving{cancel})
+		before := len(a.admittedJobs())
+		w := a.do(ctx, http.MethodPost, "/v1/jobs/batch", body, "Content-Type", ndJSON)
+		if w.Code != 200 || len(a.admittedJobs()) != before+1 {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	})
+}
+
+// leaving is a body whose producer goes before its end.
+type leaving struct{ cancel context.CancelFunc }
+
+func (l leaving) Read([]byte) (int, error) {
+	l.cancel()
+	return 0, io.ErrUnexpectedEOF
+}
+
+func (a *api) admittedJobs() []*broker.View {
+	a.t.Helper()
+	jobs, _, err := a.store.RecentJobs(context.Background(), "", true, "", 1000)
+	a.must(err)
+	return jobs
 }
 
 func TestReadLine(t *testing.T) {
@@ -142,7 +160,7 @@ func TestReadLine(t *testing.T) {
 	} {
 		r := bufio.NewReaderSize(strings.NewReader(tt.in), 16)
 		for i, want := range tt.want {
-			got, err := readLine(r, 10)
+			got, err := readLine(r, 10, free)
 			if errors.Is(err, errLineTooLong) {
 				got = []byte("!")
 			} else if (err != nil) != (i == len(tt.want)-1) || err != nil && !errors.Is(err, io.EOF) {
@@ -154,5 +172,8 @@ func TestReadLine(t *testing.T) {
 		}
 	}
 }
+
+// free is memory without bounds.
+func free(int) error { return nil }
 
 func newLineReader(in []byte) *bufio.Reader { return bufio.NewReaderSize(bytes.NewReader(in), 16) }

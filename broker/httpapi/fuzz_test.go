@@ -63,7 +63,7 @@ func readAll(t *testing.T, in []byte, limit int) (total int) {
 	t.Helper()
 	r := newLineReader(in)
 	for range len(in) + 2 {
-		line, err := readLine(r, limit)
+		line, err := readLine(r, limit, free)
 		if len(line) > limit {
 			t.Fatalf("a line of %d over the limit of %d", len(line), limit)
 		}

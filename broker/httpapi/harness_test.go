@@ -150,14 +150,21 @@ func (a *api) loseRedis(mute bool) {
 	a.conns = nil
 }
 
+// findRedis brings it back, and has the client find out which of its
+// connections are dead.
 func (a *api) findRedis() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.gone, a.mute = false, false
 	for _, c := range a.conns {
 		_ = c.Close()
 	}
 	a.conns = nil
+	a.mu.Unlock()
+	for good := 0; good < 10; good++ {
+		if a.store.SyncClock(context.Background()) != nil {
+			good = 0
+		}
+	}
 }
 
 func (a *api) refreshFlags(ctx context.Context) error {

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -45,10 +44,11 @@ func (s *Server) chat(c echo.Context) error {
 	if err := patience(c, bodyWithin, 0); err != nil {
 		return err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, 2*s.Config().Limits.TextBytes+lineOverhead))
+	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
 	if err != nil {
-		return bodyError(err)
+		return err
 	}
+	defer release()
 	atLeisure(c)
 	call := &chatCall{Server: s, c: c}
 	if call.request, err = decodeChat(body); err != nil {
@@ -74,6 +74,9 @@ func (s *Server) chat(c echo.Context) error {
 		defer done()
 	}
 	v, err := s.Admitter.Submit(req.Context(), call.job)
+	// The wait for the answer is long, and the text is the store's by now.
+	call.request.Messages, call.job.Text, call.job.Instruction = nil, "", ""
+	release()
 	if !v.Admitted() {
 		return notAdmitted(&v, err)
 	}

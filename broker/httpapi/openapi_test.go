@@ -276,6 +276,13 @@ func everyAnswer(r *recorder) {
 		send("DELETE", "/v1/jobs/"+id, "")
 		send("GET", "/v1/jobs/"+id+"/events", "")
 		send("POST", routeChat, chatBody)
+		send("GET", "/v1/jobs", "")
+		send("GET", "/v1/batches", "")
+		for _, path := range []string{"", "/lines", "/results"} {
+			send("GET", "/v1/batches/b"+path, "")
+		}
+		send("DELETE", "/v1/batches/b", "")
+		r.send("POST", "/v1/batches/b", `{"text":"x"}`, "Content-Type", ndJSON)
 	}
 	batch := func() *httptest.ResponseRecorder {
 		return r.send("POST", "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", ndJSON)
@@ -302,6 +309,7 @@ func everyAnswer(r *recorder) {
 		}
 	})
 	jobs(send)
+	batch()
 	r.send("GET", "/readyz", "")
 	a.findRedis()
 }
@@ -387,6 +395,29 @@ func batchOf(r *recorder) {
 	// The batch's job is not for the chats.
 	_, err := r.a.store.Finish(r.a.t.Context(), r.a.claim(), &broker.Finish{Outcome: broker.OutcomeCancelled, FirstByteMS: -1})
 	r.a.must(err)
+	batchRead(r, w.Header().Get(HeaderBatchID))
+}
+
+// batchRead covers the routes of a batch on record.
+func batchRead(r *recorder, id string) {
+	at := "/v1/batches/" + id
+	for _, path := range []string{"/v1/batches", at, at + "/lines", at + "/results", "/v1/jobs"} {
+		r.send("GET", path, "")
+		r.send("GET", path+"?limit=0&wait=soon", "")
+		r.send("GET", strings.Replace(path, id, "nobody", 1), "")
+	}
+	r.send("GET", "/v1/jobs?state=done&outcome=cancelled&class=summary&limit=5", "")
+	r.send("GET", at+"/lines?verdict=refused&limit=1", "")
+	r.send("POST", at, `{"text":"x","custom_id":"1"}`, "Content-Type", ndJSON)
+	r.send("POST", at, `{"text":"x"}`, "Content-Type", "text/plain")
+	r.send("POST", "/v1/batches/nobody", `{"text":"x"}`, "Content-Type", ndJSON)
+	key := []string{"Content-Type", ndJSON, HeaderIdempotencyKey, "to-be-cancelled"}
+	other := r.send("POST", "/v1/jobs/batch", `{"text":"x","custom_id":"1"}`, key...).Header().Get(HeaderBatchID)
+	r.send("DELETE", "/v1/batches/"+other, "")
+	r.send("GET", "/v1/batches/"+other, "")
+	r.send("POST", "/v1/batches/"+other, `{"text":"x"}`, "Content-Type", ndJSON)
+	r.send("POST", "/v1/jobs/batch", `{"text":"x"}`, key...)
+	r.send("DELETE", "/v1/batches/nobody", "")
 }
 
 func chats(r *recorder) {

@@ -28,6 +28,10 @@ const (
 	ReasonInternal     = "internal"
 	// ReasonTooManyStreams is for event streams beyond [MaxStreams].
 	ReasonTooManyStreams = "too_many_streams"
+	// ReasonBusy is for a body or a line that there is no memory for now.
+	ReasonBusy = "busy"
+	// ReasonBatchCancelled is for a line of a batch that was taken back.
+	ReasonBatchCancelled = "batch_cancelled"
 	// ReasonNoModel is for a chat completion of no class.
 	ReasonNoModel = "model_not_found"
 	// ReasonAnswerChanged is for a stream whose answer was generated twice.
@@ -166,6 +170,16 @@ func asProblem(err error) *Problem {
 	case errors.Is(err, broker.ErrKeyConflict):
 		p = problem(http.StatusConflict, ReasonKeyConflict, "the idempotency key is bound to a submission with another body")
 		p.Field = HeaderIdempotencyKey
+		return p
+	case errors.Is(err, broker.ErrBatchCancelled):
+		return problem(http.StatusConflict, ReasonBatchCancelled, "the batch was cancelled: nothing more is taken under its id")
+	case errors.Is(err, broker.ErrBatchFull):
+		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has as many lines as a batch may have")
+	case errors.Is(err, broker.ErrBatchNotFound):
+		return problem(http.StatusNotFound, ReasonNotFound, "no such batch on record")
+	case errors.Is(err, errBusy):
+		p = problem(http.StatusServiceUnavailable, ReasonBusy, "too much is being read at once")
+		p.RetryAfterMS = unavailableRetryMS
 		return p
 	case errors.Is(err, broker.ErrNotFound):
 		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")

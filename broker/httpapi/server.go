@@ -4,7 +4,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -50,6 +49,7 @@ type Server struct {
 	streams    chan struct{} // holds one token for each event stream
 	news       *subscribers[struct{}]
 	pieces     *subscribers[broker.Piece]
+	memory     *memory
 }
 
 // New returns the API and starts its loops in the background group.
@@ -57,6 +57,7 @@ func New(o Options) *Server {
 	s := &Server{Options: o, notifier: newNotifier(), background: o.Background, echo: echo.New(), checking: make(chan struct{}, 1)}
 	s.replica, s.streams = uuid.NewString(), make(chan struct{}, MaxStreams)
 	s.news, s.pieces = newSubscribers[struct{}](), newSubscribers[broker.Piece]()
+	s.memory = newMemory(o.Config().Limits.InFlightBytes)
 	s.followJobs()
 	o.Background.Go("job ends", func(ctx context.Context) error {
 		ended, closeSub := o.Store.Ended(ctx)
@@ -78,6 +79,13 @@ func New(o Options) *Server {
 	producer, onCall := s.allow(roleProducer), s.allow(roleOnCall)
 	e.POST("/v1/jobs", s.submit, producer)
 	e.POST("/v1/jobs/batch", s.batch, producer)
+	e.GET("/v1/jobs", s.listJobs, producer)
+	e.GET("/v1/batches", s.listBatches, producer)
+	e.GET("/v1/batches/:id", s.getBatch, producer)
+	e.POST("/v1/batches/:id", s.batchAgain, producer)
+	e.DELETE("/v1/batches/:id", s.cancelBatch, producer)
+	e.GET("/v1/batches/:id/lines", s.batchLines, producer)
+	e.GET("/v1/batches/:id/results", s.batchResults, producer)
 	e.GET("/v1/jobs/:id", s.get, producer)
 	e.DELETE("/v1/jobs/:id", s.cancel, producer)
 	e.GET("/v1/jobs/:id/events", s.events, producer)
@@ -203,11 +211,11 @@ func (s *Server) submit(c echo.Context) error {
 	if err := patience(c, bodyWithin, 0); err != nil {
 		return err
 	}
-	limit := 2*s.Config().Limits.TextBytes + lineOverhead
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
+	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
 	if err != nil {
-		return bodyError(err)
+		return err
 	}
+	defer release()
 	atLeisure(c)
 	ctx := c.Request().Context()
 	job, err := s.parse(ctx, callerOf(c), body, receivedAt)

@@ -93,6 +93,7 @@ type KeyState string
 const (
 	KeySame     KeyState = "same"     // with the same body
 	KeyConflict KeyState = "conflict" // with another body
+	BatchGone   KeyState = "gone"     // not the key: the line's batch was cancelled
 )
 
 // storedKey is where an idempotency key is kept: each producer has its own.
@@ -132,7 +133,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 	if now := s.NowMS(); now > 0 {
 		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
-	args := make([]any, 0, 16+22*len(offers))
+	args := make([]any, 0, 16+40*len(offers))
 	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()), len(offers))
 	for _, path := range slackgate.Paths {
 		p := &policy[path]
@@ -157,7 +158,8 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 			mode = "miss"
 		}
 		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, mode, fence,
-			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS)
+			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS,
+			o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
 		args = appendBudgets(args, o)
 		for p := range o.Bounds {
 			args = appendBound(args, &o.Bounds[p])
@@ -187,7 +189,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		a := &out.Jobs[i]
 		switch name := r.string(); name {
 		case "":
-		case "same", "conflict":
+		case "same", "conflict", "gone":
 			a.Bound = KeyState(name)
 		default:
 			if err := a.Path.UnmarshalText([]byte(name)); err != nil {

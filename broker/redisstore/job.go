@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -245,12 +246,30 @@ const (
 
 // Cancel takes a job back for its producer.
 func (s *Store) Cancel(ctx context.Context, id string) (Cancelled, error) {
-	v, err := s.run(ctx, scriptCancel, id, s.keepMS, s.books)
+	got, err := s.CancelAll(ctx, id)
 	if err != nil {
 		return "", err
 	}
-	name, _ := v.(string)
-	return Cancelled(name), nil
+	return got[0], nil
+}
+
+// CancelAll takes jobs back in one step, so they should be few: what came of
+// each stands in their order.
+func (s *Store) CancelAll(ctx context.Context, ids ...string) ([]Cancelled, error) {
+	args := []any{s.keepMS, s.books}
+	for _, id := range ids {
+		args = append(args, id)
+	}
+	v, err := s.run(ctx, scriptCancel, args...)
+	if err != nil {
+		return nil, err
+	}
+	r := asReply(v)
+	out := make([]Cancelled, 0, len(ids))
+	for range ids {
+		out = append(out, Cancelled(r.string()))
+	}
+	return out, r.err
 }
 
 // Purge deletes a job's text and answer; its record and ledger rows stay.
@@ -319,6 +338,7 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 	v.FirstByteOnly, v.Prefer, v.MaxOutputTokens = job.FirstByteOnly, job.Prefer, job.MaxOutputTokens
 	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
 	v.Attempts = int(num("attempts"))
+	v.BatchID, _, _ = strings.Cut(m["batch"], " ")
 	v.QueueWaitMS = max(num("queue_wait"), 0)
 	if v.State == broker.StateDone {
 		v.Outcome, v.Cause, v.Reason = broker.Outcome(m["outcome"]), broker.Cause(m["cause"]), m["reason"]

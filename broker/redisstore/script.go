@@ -31,6 +31,8 @@ var (
 	scriptMeasure   = load("measure")
 	scriptSlices    = load("slices")
 	scriptFirstByte = load("firstbyte")
+	scriptOpenBatch = load("openbatch")
+	scriptLines     = load("lines")
 )
 
 func load(name string) *redis.Script {

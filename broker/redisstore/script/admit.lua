@@ -7,7 +7,7 @@
 --   rung_digits characters a number
 -- then per job:
 --   id, class, producer, deadline_ms, reserve_ms, mode, fence, idempotency key ('' for none), hash of the body,
---   lifetime of the key, spec, text, slack, where mode is 'new', 'miss'
+--   lifetime of the key, spec, text, slack, batch ('' for none), name and place of its line there, where mode is 'new', 'miss'
 --   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
 --   (a waiting job whose pool is being drained),
 --   1 if budgets bind it, else 0; if so: the most it may cost, and what may be booked already of its producer's and
@@ -17,7 +17,8 @@
 --   laddered, first rung that binds, what that rung allows this job
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
--- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another), the id of the
+-- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another, 'gone' where the
+-- batch was cancelled), the id of the
 -- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it; and
 -- where budgets bind the job, what was spent and reserved of its producer's, then of its class's.
 local a = 1
@@ -117,12 +118,14 @@ local function booked(field)
   return tonumber(redis.call('HGET', spent_today, field) or '0'), tonumber(redis.call('HGET', P .. ':budget:reserved', field) or '0')
 end
 
+local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
   local id, class, producer, deadline_ms, reserve = arg(), arg(), arg(), num(), num()
   local mode, fence = arg(), arg()
   local idem, hash, idem_ttl = arg(), arg(), num()
   local spec, text, slack = arg(), arg(), num()
+  local batch, line, place_at = arg(), arg(), num()
   local budget
   if arg() == '1' then
     budget = { cost = num(), fits = true, seen = {} }
@@ -141,6 +144,9 @@ while a <= #ARGV do
       mode, bound_to = 'bound', string.sub(bound, #hash + 2)
       if string.sub(bound, 1, #hash) == hash then took = 'same' else took = 'conflict' end
     end
+  end
+  if batch ~= '' and took == '' and redis.call('HEXISTS', P .. ':batch:' .. batch, 'cancelled') == 1 then
+    mode, took = 'gone', 'gone'
   end
   local held
   if mode == 'again' then
@@ -197,6 +203,15 @@ while a <= #ARGV do
           if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
           enqueue(path, member, id, class, deadline - reserve, now)
           p.admitted = p.admitted + 1
+          if batch ~= '' then
+            redis.call('HSET', P .. ':job:' .. id, 'batch', batch .. ' ' .. line)
+            set_line(batch, line, place_at, 'J' .. path .. '|' .. id, idem_ttl)
+            local due = tonumber(redis.call('HGET', P .. ':batch:' .. batch, 'due') or '0')
+            if deadline > due then redis.call('HSET', P .. ':batch:' .. batch, 'due', int(deadline)) end
+          end
+          if not newest[producer] then newest[producer] = {} end
+          table.insert(newest[producer], id)
+          newest_ttl = math.max(newest_ttl, idem_ttl)
         end
         if path == 'paid' and budget then set_aside(id, class, producer, budget.cost) end
         p.waiting = p.waiting + 1
@@ -224,5 +239,8 @@ while a <= #ARGV do
 end
 for _, p in pairs(pools) do
   if p.admitted > 0 then bump('admitted:' .. p.name, p.admitted) end
+end
+for producer, ids in pairs(newest) do
+  list_newest('recent', producer, table.concat(ids, ' '), 2000, newest_ttl)
 end
 return out

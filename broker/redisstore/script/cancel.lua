@@ -1,17 +1,21 @@
--- Cancel a job. ARGV: id, keep_ms, books.
--- Returns 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it).
+-- Cancel jobs. ARGV: keep_ms, books, ids.
+-- Returns per id 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it).
 never_refused()
-local id = ARGV[1]
-local r = record(id)
-if not r then return 'missing' end
-if r.state == 'done' then return 'done' end
 local now = now_ms()
-if now >= tonumber(r.deadline) then return 'late' end
-if r.state == 'waiting' then
-  end_job(id, r, now, { outcome = 'cancelled', cause = '', reason = '', backend = '', first_byte_ms = '-1',
-    details = '{}', keep_ms = ARGV[2], books = ARGV[3] })
-  return 'cancelled'
+local function cancel(id)
+  local r = record(id)
+  if not r then return 'missing' end
+  if r.state == 'done' then return 'done' end
+  if now >= tonumber(r.deadline) then return 'late' end
+  if r.state == 'waiting' then
+    end_job(id, r, now, { outcome = 'cancelled', cause = '', reason = '', backend = '', first_byte_ms = '-1',
+      details = '{}', keep_ms = ARGV[1], books = ARGV[2] })
+    return 'cancelled'
+  end
+  redis.call('HSET', P .. ':job:' .. id, 'cancel', '1')
+  redis.call('PUBLISH', P .. ':cancel', id)
+  return 'running'
 end
-redis.call('HSET', P .. ':job:' .. id, 'cancel', '1')
-redis.call('PUBLISH', P .. ':cancel', id)
-return 'running'
+local out = {}
+for i = 3, #ARGV do out[#out + 1] = cancel(ARGV[i]) end
+return out

@@ -29,6 +29,12 @@
 --   P:swept             string  the instant of the last sweep, by which a store that stood still is told
 --   P:idem:<key>        string  hash of a submission's body | its job
 --   P:seq               string  arrival counter
+--   P:recent, P:recent:<producer>  stream  ids of the jobs admitted last, those of one step in one entry
+--   P:batch:<id>        hash    a batch: producer, when, lines by verdict (said:*), jobs by outcome (ended:*)
+--   P:batch:<id>:order  zset    its lines' names by their place
+--   P:batch:<id>:lines  hash    name -> "J<path>|<job>" for a job, "R<reason>|<document>" for what was said otherwise
+--   P:batch:<id>:ended  list    names of the lines whose jobs have ended, in that order
+--   P:batches, P:batches:<producer>  stream  ids of the newest batches, of all and of one producer
 --   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running
 --   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
@@ -296,6 +302,47 @@ local function book_miss(path, class, producer, backend, cause, books, f)
   roll_up(id, books, path .. ':' .. class .. ':' .. backend, producer, { 'm:' .. cause, 1 })
 end
 
+-- the keys of a batch live at least that long from now
+local function keep_batch(key, ttl)
+  if redis.call('PTTL', key) >= ttl then return end
+  for _, part in ipairs({ '', ':order', ':lines', ':ended' }) do redis.call('PEXPIRE', key .. part, int(ttl)) end
+end
+
+-- put down what came of a line. A line that became a job is not unmade by what
+-- was said to a later copy of it.
+local function set_line(batch, line, place, value, ttl)
+  local key = P .. ':batch:' .. batch
+  local old = redis.call('HGET', key .. ':lines', line)
+  if old then
+    if string.sub(old, 1, 1) == 'J' and string.sub(value, 1, 1) ~= 'J' then return end
+    redis.call('HINCRBY', key, 'said:' .. string.match(old, '^.([^|]*)'), -1)
+  else
+    redis.call('ZADD', key .. ':order', int(place), line)
+  end
+  redis.call('HSET', key .. ':lines', line, value)
+  redis.call('HINCRBY', key, 'said:' .. string.match(value, '^.([^|]*)'), 1)
+  keep_batch(key, ttl)
+end
+
+-- count the end of a job in its batch, if that is still on record
+local function end_line(of, outcome)
+  local batch, line = string.match(of, '^(%S+) (.*)$')
+  local key = P .. ':batch:' .. batch
+  if redis.call('EXISTS', key) == 0 then return end
+  redis.call('HINCRBY', key, 'ended:' .. outcome, 1)
+  if redis.call('RPUSH', key .. ':ended', line) == 1 then
+    redis.call('PEXPIRE', key .. ':ended', redis.call('PTTL', key))
+  end
+end
+
+-- list ids, with a blank between them, among the newest, of all and of one producer
+local function list_newest(what, producer, ids, most, ttl)
+  for _, key in ipairs({ P .. ':' .. what, P .. ':' .. what .. ':' .. producer }) do
+    redis.call('XADD', key, 'MAXLEN', '~', most, '*', 'ids', ids)
+    redis.call('PEXPIRE', key, int(ttl))
+  end
+end
+
 -- the one end of a job: outcome, miss row, sums, release and notice. o holds
 -- outcome, cause, reason, backend, first_byte_ms, keep_ms, books, details.
 local function end_job(id, r, now, o)
@@ -312,6 +359,7 @@ local function end_job(id, r, now, o)
   redis.call('PEXPIRE', P .. ':job:' .. id, o.keep_ms)
   redis.call('UNLINK', P .. ':text:' .. id)
   bump('outcome:' .. pool .. ':' .. o.outcome, 1)
+  if r.batch then end_line(r.batch, o.outcome) end
   if o.cause ~= '' then
     local due = deadline
     if o.cause == 'late_first_byte' or o.cause == 'expired_in_queue' then due = deadline - tonumber(r.reserve) end

@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/semaphore"
+)
+
+// memory counts the bytes that are being read or decided over all connections.
+// Whoever wants more than there are waits, which holds the sender back, and
+// gives up with errBusy after a while.
+type memory struct {
+	bytes *semaphore.Weighted
+	size  int64
+}
+
+// How long a body, and a line of a batch, wait for memory.
+const (
+	bodyMemoryWait = time.Second
+	lineMemoryWait = 5 * time.Second
+)
+
+// perByte is what a byte that is read costs: it is held as it came and as it
+// was decoded.
+const perByte = 2
+
+var errBusy = errors.New("no memory for what comes in")
+
+func newMemory(size int64) *memory {
+	return &memory{bytes: semaphore.NewWeighted(size), size: size}
+}
+
+// hold is what one body or line holds. It is not safe for concurrent use.
+type hold struct {
+	m *memory
+	n int64
+}
+
+// take adds n bytes that are about to be kept.
+func (h *hold) take(ctx context.Context, n int, wait time.Duration) error {
+	cost := int64(n) * perByte
+	if h.n+cost > h.m.size {
+		return errBusy // not before all others are gone, and perhaps not then
+	}
+	if !h.m.bytes.TryAcquire(cost) {
+		ctx, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if h.m.bytes.Acquire(ctx, cost) != nil {
+			return errBusy
+		}
+	}
+	h.n += cost
+	return nil
+}
+
+// release gives back all of it, once.
+func (h *hold) release() {
+	h.m.bytes.Release(h.n)
+	h.n = 0
+}
+
+// readBody reads a body of at most limit bytes. release must be called when it
+// is no longer needed.
+func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release func(), err error) {
+	req := c.Request()
+	want := limit
+	if req.ContentLength >= 0 {
+		want = min(want, req.ContentLength)
+	}
+	h := &hold{m: s.memory}
+	if err := h.take(req.Context(), int(want), bodyMemoryWait); err != nil {
+		return nil, nil, err
+	}
+	body, err = io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, limit))
+	if err != nil {
+		h.release()
+		return nil, nil, bodyError(err)
+	}
+	return body, h.release, nil
+}

@@ -1,0 +1,333 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"leeway/broker"
+)
+
+// What is kept of lists and batches.
+const (
+	// recentBatches is about how many of the newest are listed, of all producers
+	// and of each.
+	recentBatches = 1000
+	// batchKeep is how long a batch stays after its last line; one that has
+	// jobs stays as long as the last of them may be read.
+	batchKeep = time.Hour
+	// BatchReceiving is how long a batch counts as being received without a
+	// sign of whoever reads its lines.
+	BatchReceiving = 2 * time.Minute
+	// MaxLines bounds a page of a batch's lines, and what one call puts down.
+	MaxLines = 200
+)
+
+// OpenBatch begins a run of lines: under a new batch, or one on record. With
+// again set it must be on record. most is how many lines it may have by now. It
+// returns the run's number, for [broker.LineAt].
+func (s *Store) OpenBatch(ctx context.Context, id, producer string, again bool, most int) (run int64, err error) {
+	mode := "new"
+	if again {
+		mode = "again"
+	}
+	return s.openBatch(ctx, id, producer, mode, most)
+}
+
+func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most int) (run int64, err error) {
+	v, err := s.run(ctx, scriptOpenBatch, id, producer, mode, batchKeep.Milliseconds(), most, BatchReceiving.Milliseconds(), recentBatches)
+	if err != nil {
+		return 0, err
+	}
+	r := asReply(v)
+	now, what := r.int(), r.string()
+	if r.err != nil {
+		return 0, r.err
+	}
+	s.saw(now)
+	switch what {
+	case "missing":
+		return 0, broker.ErrBatchNotFound
+	case "full":
+		return 0, broker.ErrBatchFull
+	case "cancelled":
+		return 0, broker.ErrBatchCancelled
+	case "closed":
+		return 0, nil
+	}
+	return r.int(), r.err
+}
+
+// SetLines puts down what was said to lines that became no jobs; last is set
+// when the run has no more. Lines with jobs were put down when those were
+// admitted.
+func (s *Store) SetLines(ctx context.Context, batch string, last bool, lines ...broker.BatchLine) error {
+	receiving := BatchReceiving.Milliseconds()
+	if last {
+		receiving = 0
+	}
+	args := make([]any, 0, 3+4*len(lines))
+	args = append(args, batch, batchKeep.Milliseconds(), receiving)
+	for i := range lines {
+		l := &lines[i]
+		args = append(args, l.Name, l.At, l.Reason, l.Said)
+	}
+	_, err := s.run(ctx, scriptLines, args...)
+	return err
+}
+
+// Batch reads a batch as a whole.
+func (s *Store) Batch(ctx context.Context, id string) (*broker.Batch, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var m *redis.MapStringStringCmd
+	var lines *redis.IntCmd
+	var ttl *redis.DurationCmd
+	key := s.key("batch", id)
+	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		m, lines, ttl = p.HGetAll(ctx, key), p.ZCard(ctx, key+":order"), p.PTTL(ctx, key)
+		return nil
+	})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	if m.Val()["created"] == "" {
+		return nil, broker.ErrBatchNotFound
+	}
+	b := &broker.Batch{
+		ID: id, Producer: m.Val()["producer"], Lines: lines.Val(), ExpiresMS: s.NowMS() + ttl.Val().Milliseconds(),
+		Said: map[string]int64{}, Ended: map[broker.Outcome]int64{},
+	}
+	for k, v := range m.Val() {
+		n, _ := strconv.ParseInt(v, 10, 64) // the producer: not used
+		switch kind, of, _ := strings.Cut(k, ":"); {
+		case k == "created":
+			b.CreatedMS = n
+		case k == "cancelled":
+			b.CancelledMS = n
+		case k == "due":
+			b.DueMS = n
+		case k == "receiving":
+			b.ReceivingUntilMS = n
+		case kind == "said" && n != 0:
+			b.Said[of] = n
+		case kind == "ended" && n != 0:
+			b.Ended[broker.Outcome(of)] = n
+		}
+	}
+	return b, nil
+}
+
+// CloseBatch refuses all further lines of a batch. The caller cancels the jobs
+// it has.
+func (s *Store) CloseBatch(ctx context.Context, id string) error {
+	_, err := s.openBatch(ctx, id, "", "close", 0)
+	return err
+}
+
+// Lines reads lines of a batch in their order, those after a place first; at
+// most [MaxLines]. With jobs set their records are read too, without answers.
+func (s *Store) Lines(ctx context.Context, id string, after int64, limit int, jobs bool) ([]broker.BatchLine, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	key := s.key("batch", id)
+	names, err := s.rdb.ZRangeByScoreWithScores(ctx, key+":order", &redis.ZRangeBy{
+		Min: "(" + strconv.FormatInt(after, 10), Max: "+inf", Count: int64(min(limit, MaxLines)),
+	}).Result()
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	lines := make([]broker.BatchLine, len(names))
+	for i, n := range names {
+		lines[i].Name, _ = n.Member.(string)
+		lines[i].At = int64(n.Score)
+	}
+	return lines, s.fillLines(ctx, key, lines, jobs, false)
+}
+
+// EndedLines reads lines of a batch in the order in which their jobs ended,
+// from the nth on, with the jobs and their answers; at most [MaxLines].
+func (s *Store) EndedLines(ctx context.Context, id string, n int64, limit int) ([]broker.BatchLine, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	key := s.key("batch", id)
+	names, err := s.rdb.LRange(ctx, key+":ended", n, n+int64(min(limit, MaxLines))-1).Result()
+	if err != nil || len(names) == 0 {
+		return nil, orUnavailable(err)
+	}
+	lines := make([]broker.BatchLine, len(names))
+	cmds := make([]*redis.FloatCmd, len(names))
+	_, err = s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, name := range names {
+			lines[i].Name, cmds[i] = name, p.ZScore(ctx, key+":order", name)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, unavailable(err)
+	}
+	for i := range lines {
+		lines[i].At = int64(cmds[i].Val())
+	}
+	return lines, s.fillLines(ctx, key, lines, true, true)
+}
+
+func orUnavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unavailable(err)
+}
+
+func (s *Store) fillLines(ctx context.Context, key string, lines []broker.BatchLine, jobs, answers bool) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	names := make([]string, len(lines))
+	for i := range lines {
+		names[i] = lines[i].Name
+	}
+	values, err := s.rdb.HMGet(ctx, key+":lines", names...).Result()
+	if err != nil {
+		return unavailable(err)
+	}
+	ids := make([]string, len(lines))
+	for i := range lines {
+		v, _ := values[i].(string)
+		if v == "" {
+			continue // it lapsed just now
+		}
+		kind, rest := v[0], v[1:]
+		what, of, _ := strings.Cut(rest, "|")
+		if kind != 'J' {
+			lines[i].Reason, lines[i].Said = what, []byte(of)
+			continue
+		}
+		if err := lines[i].Path.UnmarshalText([]byte(what)); err != nil {
+			return err
+		}
+		lines[i].JobID, ids[i] = of, of
+	}
+	if !jobs {
+		return nil
+	}
+	views, err := s.views(ctx, ids, answers)
+	if err != nil {
+		return err
+	}
+	for i := range lines {
+		lines[i].Job = views[i]
+	}
+	return nil
+}
+
+// Jobs reads the records of jobs without their answers; nil for those that are
+// not on record. They should be no more than [MaxLines].
+func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.views(ctx, ids, false)
+}
+
+// views reads the records of jobs; nil for an empty id and for one that is not
+// on record.
+func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broker.View, error) {
+	out := make([]*broker.View, len(ids))
+	recs := make([]*redis.MapStringStringCmd, len(ids))
+	texts := make([]*redis.StringCmd, len(ids))
+	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, id := range ids {
+			if id == "" {
+				continue
+			}
+			recs[i] = p.HGetAll(ctx, s.key("job", id))
+			if answers {
+				texts[i] = p.Get(ctx, s.key("answer", id))
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, unavailable(err)
+	}
+	for i, id := range ids {
+		if recs[i] == nil || len(recs[i].Val()) == 0 {
+			continue
+		}
+		answer := ""
+		if texts[i] != nil {
+			answer = texts[i].Val()
+		}
+		if out[i], err = view(id, recs[i].Val(), answer); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// RecentJobs reads the newest jobs before a cursor (empty: from the newest on),
+// newest first and without answers, of one producer or of all; at most limit
+// ids are looked at, and those off the record left out. next is empty at the
+// end.
+func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.View, next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	ids, next, err := s.recent(ctx, "recent", producer, all, cursor, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	views, err := s.views(ctx, ids, false)
+	for _, v := range views {
+		if v != nil {
+			jobs = append(jobs, v)
+		}
+	}
+	return jobs, next, err
+}
+
+// RecentBatches is the same for the ids of batches.
+func (s *Store) RecentBatches(ctx context.Context, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.recent(ctx, "batches", producer, all, cursor, limit)
+}
+
+// recent reads ids from a list of the newest. A cursor is an entry of it and how
+// many of that entry's ids were read.
+func (s *Store) recent(ctx context.Context, what, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
+	key, end, skip := s.key(what, producer), "+", 0
+	if all {
+		key = s.key(what)
+	}
+	if cursor != "" {
+		entry, n, ok := strings.Cut(cursor, "/")
+		skip, err = strconv.Atoi(n)
+		if !ok || err != nil || skip < 0 || !isCursor(entry) {
+			return nil, "", broker.Fieldf("cursor", "is not one that a page named")
+		}
+		end = entry
+	}
+	msgs, err := s.rdb.XRevRangeN(ctx, key, end, "-", int64(limit)+1).Result()
+	if err != nil {
+		return nil, "", unavailable(err)
+	}
+	for _, m := range msgs {
+		raw, _ := m.Values["ids"].(string)
+		of := strings.Fields(raw)
+		slices.Reverse(of)
+		if m.ID != end {
+			skip = 0 // of this entry nothing was read
+		}
+		of = of[min(skip, len(of)):]
+		if room := limit - len(ids); len(of) > room {
+			return append(ids, of[:room]...), m.ID + "/" + strconv.Itoa(skip+room), nil
+		}
+		ids = append(ids, of...)
+	}
+	return ids, "", nil
+}
