@@ -117,6 +117,10 @@ $(LINT): tools/go.mod tools/go.sum
 	cd tools && GOBIN=$(CURDIR)/bin GOFLAGS= GOOS= GOARCH= $(GO) install tool
 	@touch $@
 
+.PHONY: vuln
+vuln: ## known vulnerabilities in what is used; reads the Go vulnerability database from the network
+	$(STATIC) $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
+
 .PHONY: clean
 clean: ## remove what was built here
 	rm -rf bin

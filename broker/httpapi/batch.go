@@ -109,7 +109,7 @@ func (s *Server) takeLines(c echo.Context, id string, again bool) error {
 		return err
 	}
 	r := &run{Server: s, c: c, batch: id, n: n, told: time.Now()}
-	defer atLeisure(c)
+	defer answered(c)
 	w := c.Response()
 	// Reading goes on while verdicts are written.
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -260,6 +260,7 @@ func (r *run) read(lines chan<- inFlight) {
 			h.release()
 		}
 		if err != nil {
+			bodyRead(r.c)
 			return
 		}
 	}

@@ -420,7 +420,7 @@ func (s *Server) batchResults(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	defer atLeisure(c)
+	defer answered(c)
 	w := c.Response()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)

@@ -218,14 +218,11 @@ func readBody(c echo.Context, into any) error {
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return err
 	}
-	if err := patience(c, bodyWithin, 0); err != nil {
-		return err
-	}
-	defer atLeisure(c)
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, 8<<10))
 	if err != nil {
 		return bodyError(err)
 	}
+	bodyRead(c)
 	if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
 		return inputError(err)
 	}

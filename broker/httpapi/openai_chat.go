@@ -41,15 +41,12 @@ func (s *Server) chat(c echo.Context) error {
 	if err := wantMedia(req, "application/json"); err != nil {
 		return err
 	}
-	if err := patience(c, bodyWithin, 0); err != nil {
-		return err
-	}
 	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
 	if err != nil {
 		return err
 	}
 	defer release()
-	atLeisure(c)
+	bodyRead(c)
 	call := &chatCall{Server: s, c: c}
 	if call.request, err = decodeChat(body); err != nil {
 		return err

@@ -73,6 +73,7 @@ func New(o Options) *Server {
 			return err
 		},
 	}))
+	e.Use(boundBody)
 	e.GET("/livez", func(c echo.Context) error { return c.JSON(http.StatusOK, map[string]string{"status": "live"}) })
 	e.GET("/readyz", s.ready)
 	e.GET("/openapi.json", s.openAPI)
@@ -208,15 +209,12 @@ func (s *Server) submit(c echo.Context) error {
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return err
 	}
-	if err := patience(c, bodyWithin, 0); err != nil {
-		return err
-	}
 	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
 	if err != nil {
 		return err
 	}
 	defer release()
-	atLeisure(c)
+	bodyRead(c)
 	ctx := c.Request().Context()
 	job, err := s.parse(ctx, callerOf(c), body, receivedAt)
 	if err != nil {
@@ -274,12 +272,31 @@ func patience(c echo.Context, read, write time.Duration) error {
 	return err
 }
 
-// atLeisure undoes patience: net/http keeps a write deadline for the requests
-// that follow on the connection, and takes a read deadline that passes while a
-// handler works for a client that has gone.
-func atLeisure(c echo.Context) {
-	rc := http.NewResponseController(c.Response())
-	_, _ = rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{})
+// bodyRead undoes patience with the producer, once its body is there whole:
+// net/http takes a read deadline that passes while a handler works for a client
+// that has gone. A body that was left unread keeps its deadline, or net/http
+// would wait for the rest of it for ever.
+func bodyRead(c echo.Context) {
+	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
+}
+
+// answered undoes patience with the reader: net/http keeps a write deadline for
+// the requests that follow on the connection.
+func answered(c echo.Context) {
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{})
+}
+
+// boundBody gives every body its time, whoever reads it and whether anybody
+// does.
+func boundBody(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().ContentLength != 0 {
+			if err := patience(c, bodyWithin, 0); err != nil {
+				return err
+			}
+		}
+		return next(c)
+	}
 }
 
 // bodyError tells a body that is too large from a producer that has gone.

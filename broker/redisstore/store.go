@@ -7,14 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"leeway/broker"
 )
@@ -83,41 +81,6 @@ func New(rdb redis.UniversalClient, o Options) *Store {
 		keepOverdue: o.KeepOverdue.Milliseconds(),
 	}
 }
-
-// Client connects to a Redis by URL (redis://, rediss:// or unix://) the way
-// the store needs it: every call ends within timeout, and a command whose
-// reply was lost is not sent again behind the caller's back.
-func Client(url string, timeout time.Duration) (redis.UniversalClient, error) {
-	o, err := redis.ParseURL(url)
-	if err != nil {
-		return nil, broker.Fieldf("redis.url", "not a Redis URL") // the URL may hold a password
-	}
-	o.MaxRetries = -1
-	o.DialerRetries = 1
-	o.DialTimeout = timeout
-	o.ReadTimeout = timeout
-	o.WriteTimeout = timeout
-	o.PoolTimeout = timeout
-	o.ContextTimeoutEnabled = true
-	o.DisableIdentity = true
-	o.MaintNotificationsConfig = noMaintenance
-	return redis.NewClient(o), nil
-}
-
-// DialClient is a client over a dial function, for an embedded store or a
-// virtual-time test: no deadline reaches the connection itself.
-func DialClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) redis.UniversalClient {
-	return redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:0", Dialer: dial,
-		MaxRetries: -1, DialerRetries: 1, ReadTimeout: -1, WriteTimeout: -1,
-		ContextTimeoutEnabled: true, DisableIdentity: true,
-		PoolSize: 64, MaintNotificationsConfig: noMaintenance,
-	})
-}
-
-// noMaintenance leaves out what managed Redis services announce of their
-// maintenance: it costs a handshake, and a name look-up, for every connection.
-var noMaintenance = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 // run evaluates a script within the store's timeout and maps what goes wrong.
 func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any, error) {

@@ -111,6 +111,9 @@ func newBase(o *Options) (*base, error) {
 		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,
 	})
 	b.background.Go("flags", b.followFlags)
+	if b.ownRedis { // what was handed in is the caller's to judge
+		b.background.Go("durability", b.watchDurability)
+	}
 	b.background.Go("reconciler", (&reconcile.Reconciler{
 		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
 		Draining: func(path slackgate.Path) bool { return b.flags.Load().Draining(path, b.store.NowMS()) },
