@@ -21,6 +21,7 @@ type cli struct {
 	Submit      submitCmd      `cmd:"" help:"Submit documents and bring back their answers. Exit 0: all usable, 1: failed, 3: missed, 4: refused."`
 	Jobs        jobsCmd        `cmd:"" help:"Jobs by their id: show, cancel, delete."`
 	Watch       watchCmd       `cmd:"" help:"Watch pools and backends."`
+	Drill       drillCmd       `cmd:"" help:"Rehearse a fault or a load, and report what became of every job."`
 	Flags       flagsCmd       `cmd:"" help:"The on-call levers: show, set, clear, audit."`
 	Drain       drainCmd       `cmd:"" help:"Close a pool, or one backend, to newcomers, and let it run empty."`
 	Resume      resumeCmd      `cmd:"" help:"Open what drain has closed."`

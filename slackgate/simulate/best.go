@@ -30,14 +30,21 @@ func BestPossible(w Workload, s Service, seed uint64) Best {
 	if len(jobs) == 0 {
 		return b
 	}
+	if s.Serve != nil {
+		b.Ceiling = ceiling(jobs, &s, seed)
+		if !s.Random {
+			b.Bound = reach(jobs, &s)
+		}
+		return b
+	}
 	if s.Random || s.SlowBy > 0 {
 		b.Ceiling = ceiling(jobs, &s, seed)
 		return b
 	}
 	t := timesOf(&s, &jobs[0])
-	b.Bound = min(len(jobs), slots(jobs, &t), fluid(jobs, &t))
+	b.Bound = min(len(jobs), slots(jobs, &t, s.workers()), fluid(jobs, &t, s.workers()))
 	if len(w.Classes) == 0 {
-		b.PaidCalls = max(0, b.Bound-freeAlone(jobs, &t))
+		b.PaidCalls = max(0, b.Bound-freeAlone(jobs, &t, s.workers()[slackgate.Free]))
 	}
 	return b
 }
@@ -60,7 +67,7 @@ func (t *times) latest(j *Arrival, path slackgate.Path) int64 {
 
 // slots counts how often each worker can start between the first arrival and
 // the last useful start.
-func slots(jobs []Arrival, t *times) int {
+func slots(jobs []Arrival, t *times, workers [slackgate.NumPaths]int) int {
 	n := 0
 	for _, path := range slackgate.Paths {
 		last := int64(-1)
@@ -68,7 +75,7 @@ func slots(jobs []Arrival, t *times) int {
 			last = max(last, t.latest(&jobs[i], path))
 		}
 		if span := last - jobs[0].AtMS; span >= 0 {
-			n += Workers[path] * int(span/t.hold[path]+1)
+			n += workers[path] * int(span/t.hold[path]+1)
 		}
 	}
 	return n
@@ -77,10 +84,10 @@ func slots(jobs []Arrival, t *times) int {
 // fluid serves the jobs as one fluid, the earliest due first, at the rate of all
 // workers together, each job until the last instant at which any pool could
 // still be working on it. Every real schedule is one of these with less freedom.
-func fluid(jobs []Arrival, t *times) int {
+func fluid(jobs []Arrival, t *times, workers [slackgate.NumPaths]int) int {
 	rate := 0.0 // jobs a millisecond
 	for _, path := range slackgate.Paths {
-		rate += float64(Workers[path]) / float64(t.hold[path])
+		rate += float64(workers[path]) / float64(t.hold[path])
 	}
 	type part struct {
 		end  int64
@@ -128,8 +135,8 @@ func fluid(jobs []Arrival, t *times) int {
 // freeAlone is the most jobs the free pool can make usable on its own. With
 // equal services and deadlines in order of arrival, taking each job that can
 // still start in time is best.
-func freeAlone(jobs []Arrival, t *times) int {
-	free := make([]int64, Workers[slackgate.Free])
+func freeAlone(jobs []Arrival, t *times, workers int) int {
+	free := make([]int64, workers)
 	n := 0
 	for i := range jobs {
 		w := 0
@@ -152,14 +159,17 @@ func freeAlone(jobs []Arrival, t *times) int {
 // only by the time at which that of the newest job is due: jobs whose services
 // are not known are as good as each other.
 func ceiling(jobs []Arrival, s *Service, seed uint64) int {
-	first, hold := draw(jobs, s, seed)
+	var first, hold [][slackgate.NumPaths]int64
+	if s.Serve == nil {
+		first, hold = draw(jobs, s, seed)
+	}
 	type worker struct {
 		path slackgate.Path
 		free int64
 	}
 	var workers []worker
 	for _, path := range slackgate.Paths {
-		for range Workers[path] {
+		for range s.workers()[path] {
 			workers = append(workers, worker{path: path})
 		}
 	}
@@ -188,9 +198,17 @@ func ceiling(jobs []Arrival, s *Service, seed uint64) int {
 			w.free = jobs[arrived].AtMS
 			continue
 		}
-		by := s.slowness(now)
-		w.free = now + int64(float64(hold[taken][w.path])*by)
-		if now+int64(float64(first[taken][w.path])*by) <= newest && w.free <= last {
+		var firstAt int64
+		fate := Answered
+		if s.Serve != nil {
+			v := s.Serve(&Call{Job: taken, Path: w.path, AtMS: now, SlackMS: newest - now, LeftMS: last - now})
+			firstAt, fate, w.free = now+min(v.FirstMS, farMS), v.Fate, now+max(v.HoldMS, 1)
+		} else {
+			by := s.slowness(now)
+			firstAt = now + int64(float64(first[taken][w.path])*by)
+			w.free = now + int64(float64(hold[taken][w.path])*by)
+		}
+		if fate == Answered && firstAt <= newest && w.free <= last {
 			usable++
 		}
 		taken++
@@ -204,3 +222,55 @@ func (s *Service) slowness(ms int64) float64 {
 	}
 	return 1
 }
+
+// reachStepMS is the grid on which [reach] looks for the fastest call.
+const reachStepMS = 50
+
+// reach is the most calls that workers could bring to a useful end between the
+// first arrival and the last due time, where services depend on the time of the
+// call and not on the job: each worker takes the fastest call it can have now
+// or, if waiting pays, a little later. It asks nothing of deadlines in between,
+// so that it may be more than can be had, and is never less.
+func reach(jobs []Arrival, s *Service) int {
+	from, firstDue, lastDue := jobs[0].AtMS, int64(0), int64(0)
+	for i := range jobs {
+		firstDue = max(firstDue, jobs[i].AtMS+jobs[i].DeadlineMS-jobs[i].ReserveMS)
+		lastDue = max(lastDue, jobs[i].AtMS+jobs[i].DeadlineMS)
+	}
+	n := 0
+	for _, path := range slackgate.Paths {
+		workers := s.workers()[path]
+		if workers == 0 {
+			continue
+		}
+		fastest := func(at int64) int64 {
+			end := lastDue + 1
+			for i := 0; i < len(jobs); i += max(1, len(jobs)/reachJobs) {
+				v := s.Serve(&Call{Job: i, Path: path, AtMS: at, SlackMS: firstDue - at, LeftMS: lastDue - at})
+				if v.Fate == Answered && at+v.FirstMS <= firstDue {
+					end = min(end, at+max(v.HoldMS, 1))
+				}
+			}
+			return end
+		}
+		// later[k] is the soonest end of a call that starts k steps on, or
+		// after that.
+		later := make([]int64, (firstDue-from)/reachStepMS+2)
+		soonest := lastDue + 1
+		for k := len(later) - 1; k >= 0; k-- {
+			soonest = min(soonest, fastest(from+int64(k)*reachStepMS))
+			later[k] = soonest
+		}
+		for now := from; now <= firstDue; n += workers {
+			end := min(fastest(now), later[(now-from)/reachStepMS+1])
+			if end > lastDue {
+				break
+			}
+			now = max(now+1, end)
+		}
+	}
+	return min(n, len(jobs))
+}
+
+// reachJobs is how many jobs' calls stand for all of them.
+const reachJobs = 8

@@ -34,6 +34,9 @@ type Policy struct {
 	// Learn measures first byte and hold during the run, from the declared p95
 	// on. Otherwise the service's own numbers are believed throughout.
 	Learn bool
+	// AdmitAll asks no gate: each job goes to the pool of its class in which it
+	// would be served first, and waits there however long that takes.
+	AdmitAll bool
 }
 
 // The policies of the table.
@@ -45,7 +48,11 @@ var (
 	PredictiveLearns = Policy{Name: "predictive, learning", Rule: slackgate.Predictive, Recheck: true, Cut: true, Rescue: true, Learn: true}
 )
 
-// Workers is the number of workers of each pool in every run: the article's.
+// NoAdmission refuses nothing and drops nothing, as a plain queue does.
+var NoAdmission = Policy{Name: "no admission", ListOrder: true, AdmitAll: true}
+
+// Workers is the number of workers of each pool: the article's. A [Service] may
+// name others.
 var Workers = [slackgate.NumPaths]int{slackgate.Paid: 2, slackgate.Free: 1}
 
 // ClassCount counts the jobs of one class.
@@ -68,6 +75,23 @@ type Outcome struct {
 	// UnderP95 counts backend calls made with less slack than the p95 believed.
 	UnderP95 int
 	Classes  []ClassCount
+}
+
+// JobRun is what became of one job of a run. Instants count from the start of
+// the run, in milliseconds; those of what did not happen are -1.
+type JobRun struct {
+	// Result is what the gate said when the job was submitted. Of the pools'
+	// ages it holds those of the snapshot.
+	Result slackgate.Result
+	// Path is the pool that had the job last; a rescue changes it.
+	Path                              slackgate.Path
+	ClaimedAtMS, FirstAtMS, EndedAtMS int64
+	// Usable, Late and Dropped: at most one is set, none of a refused job.
+	Usable, Late, Dropped bool
+	Fate                  Fate
+	// Backend and Attempts are those of the call, where the service says.
+	Backend  string
+	Attempts int
 }
 
 // Admitted is the number of promises made.
@@ -101,6 +125,7 @@ type call struct {
 	firstByteMS, doneMS int64 // instants
 	firstNoted          bool  // the learner knows the first byte
 	cut                 bool  // ended before its time, in vain
+	fate                Fate
 }
 
 // pool is one pool's workers and queue.
@@ -133,17 +158,31 @@ type run struct {
 	first   [][slackgate.NumPaths]int64 // drawn per job and pool
 	hold    [][slackgate.NumPaths]int64
 	pools   [slackgate.NumPaths]*pool
+	workers [slackgate.NumPaths]int
 	reserve int64
 	horizon int64
 	out     Outcome
+	seen    []JobRun
 }
 
 // Run plays a workload through a policy. The seed, from 1, fixes arrivals and
 // service times, whatever the policy.
 func Run(w Workload, s Service, p Policy, seed uint64) Outcome {
+	o, _ := Replay(w, s, p, seed)
+	return o
+}
+
+// Replay is [Run] with what became of each job, in the order of the arrivals.
+func Replay(w Workload, s Service, p Policy, seed uint64) (Outcome, []JobRun) {
 	jobs := w.Make(seed)
-	r := &run{policy: p, service: &s, jobs: jobs, reserve: slackgate.Unbounded}
-	r.first, r.hold = draw(jobs, &s, seed)
+	r := &run{policy: p, service: &s, jobs: jobs, workers: s.workers(), reserve: slackgate.Unbounded}
+	if s.Serve == nil {
+		r.first, r.hold = draw(jobs, &s, seed)
+	}
+	r.seen = make([]JobRun, len(jobs))
+	for i := range r.seen {
+		r.seen[i].ClaimedAtMS, r.seen[i].FirstAtMS, r.seen[i].EndedAtMS = -1, -1, -1
+	}
 	r.out.Offered = len(jobs)
 	r.out.Classes = make([]ClassCount, max(1, len(w.Classes)))
 	for i := range jobs {
@@ -158,7 +197,7 @@ func Run(w Workload, s Service, p Policy, seed uint64) Outcome {
 		}
 	}
 	r.play()
-	return r.out
+	return r.out, r.seen
 }
 
 // draw fixes every job's service times in every pool.
@@ -210,11 +249,18 @@ func (r *run) finish(p *pool, now int64) {
 		}
 		j := &r.jobs[c.job]
 		deadline := r.deadline(c.job)
-		if !c.cut && c.firstByteMS <= deadline-j.ReserveMS && c.doneMS <= deadline {
+		seen := &r.seen[c.job]
+		seen.EndedAtMS, seen.Fate = c.doneMS-startMS, c.fate
+		if c.firstByteMS <= c.doneMS {
+			seen.FirstAtMS = c.firstByteMS - startMS
+		}
+		if !c.cut && c.fate == Answered && c.firstByteMS <= deadline-j.ReserveMS && c.doneMS <= deadline {
 			r.out.Usable++
 			r.out.Classes[j.Class].Usable++
+			seen.Usable = true
 		} else {
 			r.out.Late++
+			seen.Late = true
 			r.out.WastedMS += c.doneMS - c.startMS
 		}
 		if p.learner != nil {
@@ -233,7 +279,7 @@ func (r *run) deadline(job int) int64 { return startMS + r.jobs[job].AtMS + r.jo
 
 // claim puts waiting jobs on free workers.
 func (r *run) claim(p *pool, now int64) {
-	for len(p.running) < Workers[p.path] && len(p.queue) > 0 {
+	for len(p.running) < r.workers[p.path] && len(p.queue) > 0 {
 		w := p.queue[0]
 		p.queue = p.queue[1:]
 		p.refresh(now)
@@ -251,22 +297,31 @@ func (r *run) claim(p *pool, now int64) {
 		default:
 			r.out.Dropped++
 			r.out.RejectWaitMS += now - startMS - r.jobs[w.job].AtMS
+			r.seen[w.job].Dropped, r.seen[w.job].EndedAtMS = true, now-startMS
 			continue
 		}
 		if p.path == slackgate.Paid {
 			r.out.PaidCalls++
 		}
+		r.seen[w.job].ClaimedAtMS = now - startMS
 		p.running = append(p.running, r.call(p.path, w, now))
 	}
 }
 
 // call is what a worker's call comes to.
 func (r *run) call(path slackgate.Path, w waiting, now int64) call {
-	by := r.service.slowness(now - startMS)
-	c := call{
-		job: w.job, startMS: now,
-		firstByteMS: now + int64(float64(r.first[w.job][path])*by),
-		doneMS:      now + int64(float64(r.hold[w.job][path])*by),
+	c := call{job: w.job, startMS: now}
+	if r.service.Serve != nil {
+		v := r.service.Serve(&Call{
+			Job: w.job, Path: path, AtMS: now - startMS, Patient: !r.policy.Cut,
+			SlackMS: w.urgency - now, LeftMS: r.deadline(w.job) - now,
+		})
+		c.firstByteMS, c.doneMS, c.fate = now+min(v.FirstMS, farMS), now+max(v.HoldMS, 1), v.Fate
+		r.seen[w.job].Backend, r.seen[w.job].Attempts = v.Backend, v.Attempts
+	} else {
+		by := r.service.slowness(now - startMS)
+		c.firstByteMS = now + int64(float64(r.first[w.job][path])*by)
+		c.doneMS = now + int64(float64(r.hold[w.job][path])*by)
 	}
 	if !r.policy.Cut {
 		return c
@@ -295,6 +350,10 @@ func (r *run) rescue(p *pool, job int, now int64) bool {
 // submit puts one new job to the gate.
 func (r *run) submit(job int, now int64) {
 	r.out.Classes[r.jobs[job].Class].Offered++
+	if r.policy.AdmitAll {
+		r.queueAnyway(job, now)
+		return
+	}
 	switch r.offer(job, r.jobs[job].Prefer, now) {
 	case slackgate.Reject:
 		r.out.Rejected++
@@ -303,6 +362,36 @@ func (r *run) submit(job int, now int64) {
 	case slackgate.Free:
 		r.out.AdmittedFree++
 	}
+}
+
+// queueAnyway puts a job where it would be served first, whatever its deadline.
+func (r *run) queueAnyway(i int, now int64) {
+	job := &r.jobs[i]
+	var to *pool
+	soonest := 0.0
+	for _, path := range job.Prefer {
+		if path == slackgate.Reject || r.workers[path] == 0 {
+			continue
+		}
+		p := r.pools[path]
+		p.refresh(now)
+		if at := float64(len(p.queue)+len(p.running)+1) / float64(r.workers[path]) * p.belief.Hold.MeanMS; to == nil || at < soonest {
+			to, soonest = p, at
+		}
+	}
+	if to == nil {
+		r.out.Rejected++
+		return
+	}
+	if to.path == slackgate.Paid {
+		r.out.AdmittedPaid++
+	} else {
+		r.out.AdmittedFree++
+	}
+	r.seen[i].Path = to.path
+	r.seen[i].Result = slackgate.Result{Path: to.path, SlackMS: job.DeadlineMS - job.ReserveMS}
+	to.queue = append(to.queue, waiting{now + job.DeadlineMS - job.ReserveMS, i})
+	r.claim(to, now)
 }
 
 // offer asks the gate about a job and, if it is admitted, queues it.
@@ -325,8 +414,13 @@ func (r *run) offer(i int, prefer [2]slackgate.Path, now int64) slackgate.Path {
 		}
 	}
 	res := slackgate.Decide(&snap, job, policy, now)
+	seen := &r.seen[i]
+	if seen.Result.Reason == "" { // not a rescue
+		seen.Result = res
+	}
 	if res.Path != slackgate.Reject {
 		p := r.pools[res.Path]
+		seen.Path = res.Path
 		p.queue = slices.Insert(p.queue, p.place(urgency), waiting{urgency, i})
 		r.claim(p, now)
 	}
@@ -364,7 +458,7 @@ func (p *pool) refresh(now int64) {
 func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 	p.refresh(now)
 	s := slackgate.PoolState{
-		Limit: Workers[p.path], Capacity: Workers[p.path],
+		Limit: r.workers[p.path], Capacity: r.workers[p.path],
 		Waiting: len(p.queue), Running: len(p.running), Ahead: p.place(urgency),
 		FirstByteP95MS: ceil(p.belief.FirstByte.P95MS),
 	}
@@ -372,9 +466,10 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 		s.QueueAgeMS = max(s.QueueAgeMS, now-startMS-r.jobs[p.queue[i].job].AtMS)
 	}
 	s.ClassQueueAgeMS = s.QueueAgeMS
+	s.Closed = r.service.Closed != nil && r.service.Closed(p.path, now-startMS)
 	if r.policy.Rule == slackgate.Predictive {
 		p.ladder.Build(&slackgate.Plan{
-			Capacity: Workers[p.path], RunningMS: p.ages, Belief: p.belief,
+			Capacity: r.workers[p.path], RunningMS: p.ages, Belief: p.belief,
 			ReserveMS: r.reserve, HorizonMS: r.horizon,
 		})
 		s.Ladder = &p.ladder

@@ -325,3 +325,73 @@ func ExampleRun() {
 	fmt.Println(o.Usable, "usable,", o.Late, "late; the best possible is", best.Bound)
 	// Output: 149 usable, 36 late; the best possible is 195
 }
+
+// A service given as calls is the same run as one given as draws.
+func TestServeIsDraw(t *testing.T) {
+	drawn := FixedService(2800)
+	called := drawn
+	called.Serve = func(c *Call) Served {
+		first, hold := drawn.Draw(nil, c.Path, nil)
+		return Served{FirstMS: first, HoldMS: hold}
+	}
+	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns} {
+		want, got := Run(DeclaredWorkload(), drawn, p, 1), Run(DeclaredWorkload(), called, p, 1)
+		if got.Usable != want.Usable || got.Late != want.Late || got.Dropped != want.Dropped || got.WastedMS != want.WastedMS {
+			t.Errorf("%s: %+v by calls, %+v by draws", p.Name, got, want)
+		}
+	}
+	if b := BestPossible(DeclaredWorkload(), called, 1); b.Bound < BestPossible(DeclaredWorkload(), drawn, 1).Bound {
+		t.Errorf("bound %d by calls is below the exact one", b.Bound)
+	}
+}
+
+// What became of the jobs adds up to the outcome, and no usable answer is past
+// its time.
+func TestReplayAddsUp(t *testing.T) {
+	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, Predictive, NoAdmission} {
+		out, jobs := Replay(BurstWorkload(80, 10_000), FixedService(500), p, 1)
+		arrivals := BurstWorkload(80, 10_000).Make(1)
+		usable, late, dropped, rejected := 0, 0, 0, 0
+		for i, j := range jobs {
+			switch {
+			case j.Usable:
+				usable++
+				if due := arrivals[i].AtMS + arrivals[i].DeadlineMS; j.EndedAtMS > due || j.FirstAtMS > due-arrivals[i].ReserveMS {
+					t.Errorf("%s: job %d is usable and ended at %d, due %d", p.Name, i, j.EndedAtMS, due)
+				}
+			case j.Late:
+				late++
+			case j.Dropped:
+				dropped++
+			default:
+				rejected++
+			}
+		}
+		if usable != out.Usable || late != out.Late || dropped != out.Dropped || rejected != out.Rejected {
+			t.Errorf("%s: jobs say %d usable, %d late, %d dropped, %d rejected; the outcome %+v", p.Name, usable, late, dropped, rejected, out)
+		}
+	}
+	if out := Run(DeclaredWorkload(), FixedService(0), NoAdmission, 1); out.Rejected != 0 || out.Usable > 100 || out.Late < 600 {
+		t.Errorf("without admission: %+v; want next to nothing in time", out)
+	}
+}
+
+// A pool that is closed for a while admits nothing in that while.
+func TestReplayClosedPool(t *testing.T) {
+	s := FixedService(0)
+	s.Closed = func(path slackgate.Path, atMS int64) bool {
+		return path == slackgate.Free && atMS >= 30_000 && atMS < 60_000
+	}
+	_, jobs := Replay(DeclaredWorkload(), s, Predictive, 1)
+	before, during := 0, 0
+	for i, j := range jobs {
+		if at := int64(i) * 125; j.Result.Path == slackgate.Free && at >= 30_000 && at < 60_000 {
+			during++
+		} else if j.Result.Path == slackgate.Free {
+			before++
+		}
+	}
+	if during != 0 || before == 0 {
+		t.Errorf("free took %d jobs while it was closed, %d while open", during, before)
+	}
+}

@@ -140,6 +140,65 @@ type Service struct {
 	// as long. SlowBy 0: no slowdown.
 	SlowFromMS int64
 	SlowBy     float64
+	// Workers is how many workers each pool has. Defaults to [Workers].
+	Workers [slackgate.NumPaths]int
+	// Serve, if set, takes the place of Draw and of the slowdown: it says what
+	// a call comes to, with the time of its start in hand. It must give the
+	// same answer to the same question.
+	Serve func(c *Call) Served
+	// Closed, if set, tells whether an operator has closed a pool by then.
+	Closed func(path slackgate.Path, atMS int64) bool
+}
+
+// Call is one job on a worker, as [Service].Serve sees it.
+type Call struct {
+	// Job is its place in the arrivals.
+	Job  int
+	Path slackgate.Path
+	// AtMS is when the worker takes it, from the start of the run.
+	AtMS int64
+	// SlackMS is what is left then for the first byte, LeftMS for the last.
+	// They may be negative where nothing checks them.
+	SlackMS, LeftMS int64
+	// Patient is set under a policy that waits for the answer however late.
+	Patient bool
+}
+
+// Served is what a call comes to. Times count from its start.
+type Served struct {
+	// FirstMS is when the first byte of answer text comes; [Never]: none does.
+	FirstMS int64
+	// HoldMS is how long the worker is taken, at least 1.
+	HoldMS int64
+	// Fate says what came.
+	Fate Fate
+	// Backend gave the end, after so many attempts; for the record.
+	Backend  string
+	Attempts int
+}
+
+// Fate is how a call ends, apart from when.
+type Fate uint8
+
+// The fates. Only an answered call can be usable.
+const (
+	Answered Fate = iota
+	Empty         // finished without answer text
+	Broken        // an error, a cut, or no answer at all
+)
+
+// Never is the time of a first byte that does not come.
+const Never = farMS
+
+// farMS is beyond every deadline and still adds to any instant.
+const farMS = int64(1) << 50
+
+// workers are the service's own, or the article's.
+func (s *Service) workers() [slackgate.NumPaths]int {
+	if s.Workers == ([slackgate.NumPaths]int{}) {
+		return Workers
+	}
+	return s.Workers
 }
 
 // p95MS are the article's declared first bytes.
