@@ -74,6 +74,8 @@ type Verdict struct {
 	NowMS, DeadlineMS int64
 	// ReserveMS is the reserve fixed at admission.
 	ReserveMS int64
+	// Quota is what the producer may submit, as it stood before this one.
+	Quota slackgate.Quota
 	// Repeated is set when the submission's idempotency key named a job that
 	// is on record already: the verdict is that job's.
 	Repeated bool

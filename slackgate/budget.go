@@ -118,6 +118,9 @@ func NewQuota(perSecond float64, burst, maxInFlight int64) Quota {
 	return q
 }
 
+// Limited reports whether there is any limit.
+func (q *Quota) Limited() bool { return q.IntervalUS > 0 || q.MaxInFlight > 0 }
+
 // InRate reports whether the rate allows this submission. The store's script
 // makes the same comparison.
 func (q *Quota) InRate() bool { return q.IntervalUS == 0 || q.AheadUS <= q.ToleranceUS }

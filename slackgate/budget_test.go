@@ -96,3 +96,57 @@ func TestDecideBudgets(t *testing.T) {
 		}
 	}
 }
+
+func TestQuota(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		q         Quota
+		inRate    bool
+		remaining int64
+		burst     int64
+	}{
+		{"no limit", Quota{AheadUS: 1 << 40}, true, 0, 0},
+		{"one a second, the first", NewQuota(1, 0, 0), true, 0, 1},
+		{"one a second, a microsecond early", Quota{IntervalUS: 1e6, AheadUS: 1}, false, 0, 1},
+		{"a burst of three, the last", Quota{IntervalUS: 1e6, ToleranceUS: 2e6, AheadUS: 2e6}, true, 0, 3},
+		{"a burst of three, one too many", Quota{IntervalUS: 1e6, ToleranceUS: 2e6, AheadUS: 2e6 + 1}, false, 0, 3},
+		{"a burst of three, the first", NewQuota(1, 3, 0), true, 2, 3},
+		{"faster than the clock", NewQuota(1e9, 1, 0), true, 0, 1},
+	} {
+		if got := tt.q.InRate(); got != tt.inRate {
+			t.Errorf("%s: in rate %t", tt.name, got)
+		}
+		if r, b := tt.q.Remaining(), tt.q.Burst(); r != tt.remaining || b != tt.burst {
+			t.Errorf("%s: %d remaining of %d", tt.name, r, b)
+		}
+	}
+	for inFlight, want := range map[int64]bool{0: true, 1: true, 2: false, 3: false} {
+		if q := (Quota{MaxInFlight: 2, InFlight: inFlight}); q.HasRoom() != want {
+			t.Errorf("room for another beside %d: %t", inFlight, !want)
+		}
+	}
+}
+
+func TestDecideQuota(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		q      Quota
+		slack  int64
+		reason Reason
+		limit  Limit
+		retry  int64
+	}{
+		{"within both", Quota{IntervalUS: 1e6, MaxInFlight: 1}, 13_000, ReasonPaid, "", 0},
+		{"too fast", Quota{IntervalUS: 1e6, AheadUS: 2500}, 13_000, ReasonRate, LimitRate, 3},
+		{"too fast, and without slack", Quota{IntervalUS: 1e6, AheadUS: 1}, 0, ReasonRate, LimitRate, 1},
+		{"too many, and without slack", Quota{MaxInFlight: 1, InFlight: 1}, 0, ReasonDeadline, "", 0},
+		{"too many", Quota{MaxInFlight: 1, InFlight: 1}, 13_000, ReasonRate, LimitInFlight, 1000},
+	} {
+		s := article(0, 0)
+		s.Quota = tt.q
+		r := Decide(s, seedJob(tt.slack), seedPolicy, testNow)
+		if r.Reason != tt.reason || r.Limit != tt.limit || r.RetryAfterMS != tt.retry {
+			t.Errorf("%s: %+v", tt.name, r)
+		}
+	}
+}

@@ -47,6 +47,8 @@ type Settings struct {
 	// pool, in micro-units; it is asked where a cap binds.
 	Budgets     func(producer, class string) [slackgate.NumBudgets]slackgate.Budget
 	LargestCost func(Size) int64
+	// Quota is what a producer may submit; nil: whatever it likes.
+	Quota func(producer string) slackgate.Quota
 }
 
 // Size is what the cost of a job depends on.
@@ -352,6 +354,9 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		if s.Budgets != nil {
 			p.charge(s)
 		}
+		if s.Quota != nil && p.held == nil && !p.move {
+			p.offer.Quota = s.Quota(p.job.Producer)
+		}
 		for i := range p.offer.Bounds {
 			if b := &p.offer.Bounds[i]; p.class.Closed[b.Path] {
 				*b = slackgate.Bound{}
@@ -405,7 +410,7 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 	deadline := got.NowMS + p.offer.DeadlineMS
 	job := p.job.Gate(deadline)
 	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
-	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets}, job, p.class.Policy, got.NowMS)
+	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, job, p.class.Policy, got.NowMS)
 	if res.Path != adm.Path {
 		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", res.Path.String())
 		res.Path = adm.Path
@@ -414,7 +419,9 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 			res.Reason = slackgate.Reason(adm.Path.String())
 		}
 	}
-	return broker.Verdict{JobID: p.job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: p.job.ReserveMS}
+	return broker.Verdict{
+		JobID: p.job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: p.job.ReserveMS, Quota: adm.Quota,
+	}
 }
 
 // Move offers a waiting job of a pool that is being drained to the class's

@@ -41,23 +41,28 @@ type Producer struct {
 	BudgetMicroPerDay *int64 `yaml:"budget_micro_per_day"`
 }
 
-// Quota is the producer's limits as the gate takes them.
-func (p *Producer) Quota() slackgate.Quota {
+// Quota is what a producer may submit, as the gate takes it.
+func (c *Config) Quota(producer string) slackgate.Quota {
+	p := c.Producers[producer]
 	return slackgate.NewQuota(p.SubmissionsPerS, p.Burst, p.MaxInFlight)
 }
 
-// MayUse reports whether the producer may submit to a class.
-func (p *Producer) MayUse(class string) bool {
-	return len(p.Classes) == 0 || slices.Contains(p.Classes, class)
+// MayUse reports whether a producer may submit to a class.
+func (c *Config) MayUse(producer, class string) bool {
+	own := c.Producers[producer].Classes
+	return len(own) == 0 || slices.Contains(own, class)
 }
-
-// ProducerLimits is what holds for a producer; the zero value, which limits
-// nothing, for one that is not named.
-func (c *Config) ProducerLimits(name string) Producer { return c.Producers[name] }
 
 // TextLimit is the longest text that a producer may submit, in bytes.
 func (c *Config) TextLimit(producer string) int64 {
 	return smaller(c.Limits.TextBytes, c.Producers[producer].TextBytes)
+}
+
+// LineBytes is how long one submission of a producer may be as it is sent.
+func (c *Config) LineBytes(producer string) int64 {
+	l := c.Limits
+	l.TextBytes = c.TextLimit(producer)
+	return l.LineBytes()
 }
 
 // LinesLimit is how many lines a producer's batch may have.

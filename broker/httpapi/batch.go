@@ -118,6 +118,7 @@ func (s *Server) takeLines(c echo.Context, id string, again bool) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set(HeaderBatchID, id)
 	w.Header().Set("Location", "/v1/batches/"+id)
+	policyHeader(w.Header(), s.quotaOf(callerOf(c)))
 	w.WriteHeader(http.StatusOK)
 
 	lines := make(chan inFlight, batchWindow)
@@ -227,7 +228,8 @@ const readBuffer = 64 << 10
 // line past the limit, or when the producer has gone.
 func (r *run) read(lines chan<- inFlight) {
 	req := r.c.Request()
-	limit := int(r.Config().Limits.LineBytes())
+	who := callerOf(r.c)
+	limit, most := int(r.Config().LineBytes(who.name)), r.Config().LinesLimit(who.name)
 	in := bufio.NewReaderSize(req.Body, readBuffer)
 	for n := 1; req.Context().Err() == nil; n++ {
 		if patience(r.c, lineWithin, 0) != nil {
@@ -236,7 +238,7 @@ func (r *run) read(lines chan<- inFlight) {
 		h := &hold{m: r.memory}
 		raw, err := readLine(in, limit, func(n int) error { return h.take(req.Context(), n, lineMemoryWait) })
 		wrong := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
-		if n > r.Config().Limits.BatchLines && (len(raw) > 0 || err == nil || wrong) {
+		if n > most && (len(raw) > 0 || err == nil || wrong) {
 			h.release()
 			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
 			return

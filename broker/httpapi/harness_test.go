@@ -192,6 +192,7 @@ func (a *api) settings() admission.Settings {
 			}
 		},
 	}
+	s.Quota = a.cfg.Quota
 	if a.cfg.Budgeted() {
 		s.Budgets, s.LargestCost = a.cfg.Budgets, func(admission.Size) int64 { return testCost }
 	}

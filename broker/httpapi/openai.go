@@ -286,7 +286,7 @@ type modelView struct {
 	Default         bool  `json:"default"`
 }
 
-// models lists the classes.
+// models lists the classes that the caller may use.
 func (s *Server) models(c echo.Context) error {
 	cfg := s.Config()
 	out := struct {
@@ -294,6 +294,9 @@ func (s *Server) models(c echo.Context) error {
 		Data   []modelView `json:"data"`
 	}{Object: "list", Data: []modelView{}}
 	for name, class := range cfg.Classes {
+		if !cfg.MayUse(callerOf(c).name, name) {
+			continue
+		}
 		out.Data = append(out.Data, modelView{
 			ID: name, Object: "model", OwnedBy: "leeway",
 			DeadlineMS: class.DeadlineMS, MaxDeadlineMS: class.MaxDeadlineMS, ReserveMS: *class.ReserveMS,

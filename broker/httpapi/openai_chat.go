@@ -41,7 +41,7 @@ func (s *Server) chat(c echo.Context) error {
 	if err := wantMedia(req, "application/json"); err != nil {
 		return err
 	}
-	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
+	body, release, err := s.readBody(c, s.Config().LineBytes(callerOf(c).name))
 	if err != nil {
 		return err
 	}
@@ -71,6 +71,7 @@ func (s *Server) chat(c echo.Context) error {
 		defer done()
 	}
 	v, err := s.Admitter.Submit(req.Context(), call.job)
+	limitHeaders(c.Response().Header(), &v)
 	// The wait for the answer is long, and the text is the store's by now.
 	call.request.Messages, call.job.Text, call.job.Instruction = nil, "", ""
 	release()

@@ -115,8 +115,10 @@ func (r *recorder) as(key string) *recorder { r.key = key; return r }
 
 const contractKeys = `
 access:
-  producers: [{name: nightly, key_sha256: %s}]
+  producers: [{name: nightly, key_sha256: %s}, {name: limited, key_sha256: %s}]
   oncall: [{name: sam, key_sha256: %s}]
+classes: {summary: {}, other: {}}
+producers: {limited: {classes: [other], submissions_per_s: 1, budget_micro_per_day: 10}}
 pools:
   paid: {limit: 2, first_byte_p95_ms: 1200, backends: [{name: one, url: "http://one.example/v1", model: m}]}
 limits: {text_bytes: 1000}
@@ -131,7 +133,7 @@ func hashed(key string) string {
 // and each answer is what the document says.
 func TestOpenAPIContract(t *testing.T) {
 	var kept []exchange
-	inAPI(t, fmt.Sprintf(contractKeys, hashed("producer"), hashed("oncall")), func(a *api) {
+	inAPI(t, fmt.Sprintf(contractKeys, hashed("producer"), hashed("limited"), hashed("oncall")), func(a *api) {
 		r := &recorder{a: a}
 		everyAnswer(r)
 		kept = r.kept
@@ -299,6 +301,15 @@ func everyAnswer(r *recorder) {
 		}
 		r.send(method, path, body)
 	})
+
+	r.as("limited")
+	r.send("POST", "/v1/jobs", `{"text":"x"}`)
+	r.send("POST", routeChat, chatBody)
+	r.send("GET", "/v1/models", "")
+	for range 2 {
+		r.send("POST", "/v1/jobs", `{"text":"x","class":"other","deadline_ms":600000}`)
+	}
+	r.send("GET", "/v1/budgets", "")
 
 	// With the store away.
 	r.as("oncall")

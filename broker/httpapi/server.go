@@ -209,7 +209,7 @@ func (s *Server) submit(c echo.Context) error {
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return err
 	}
-	body, release, err := s.readBody(c, s.Config().Limits.LineBytes())
+	body, release, err := s.readBody(c, s.Config().LineBytes(callerOf(c).name))
 	if err != nil {
 		return err
 	}
@@ -226,6 +226,7 @@ func (s *Server) submit(c echo.Context) error {
 	}
 	job.Key = keyed(key, body)
 	v, err := s.Admitter.Submit(ctx, job)
+	limitHeaders(c.Response().Header(), &v)
 	if !v.Admitted() {
 		return notAdmitted(&v, err)
 	}

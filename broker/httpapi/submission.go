@@ -171,14 +171,19 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 	if !ok {
 		return nil, broker.Fieldf("class", "no such class")
 	}
+	if !cfg.MayUse(s.Producer, name) {
+		p := problem(http.StatusForbidden, ReasonForbidden, "class: the producer may not use it")
+		p.Field = "class"
+		return nil, p
+	}
 	if s.Text == nil {
 		return nil, broker.Fieldf("text", "is missing")
 	}
 	if strings.TrimSpace(*s.Text) == "" {
 		return nil, broker.Fieldf("text", "is empty")
 	}
-	if int64(len(*s.Text)) > cfg.Limits.TextBytes {
-		return nil, broker.Fieldf("text", "is %d bytes; the limit is %d", len(*s.Text), cfg.Limits.TextBytes)
+	if limit := cfg.TextLimit(s.Producer); int64(len(*s.Text)) > limit {
+		return nil, broker.Fieldf("text", "is %d bytes; the limit is %d", len(*s.Text), limit)
 	}
 	if len(s.Producer) > MaxProducerBytes {
 		return nil, broker.Fieldf("producer", "is longer than %d bytes", MaxProducerBytes)

@@ -33,6 +33,9 @@ type Offer struct {
 	// read.
 	CostMicro int64
 	Budgets   [slackgate.NumBudgets]slackgate.Budget
+	// Quota is what the job's producer may submit; of it the limits alone are
+	// read.
+	Quota slackgate.Quota
 	// Bounds are what the pools must satisfy, in the order they are tried.
 	Bounds [2]slackgate.Bound
 }
@@ -84,6 +87,8 @@ type Admission struct {
 	Pools   [slackgate.NumPaths]slackgate.PoolState
 	// Budgets are the offer's, with what was spent and reserved.
 	Budgets [slackgate.NumBudgets]slackgate.Budget
+	// Quota is the offer's, with how far it was used before.
+	Quota slackgate.Quota
 }
 
 // KeyState says how an idempotency key that is bound already was met.
@@ -161,6 +166,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS,
 			o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
 		args = appendBudgets(args, o)
+		args = appendQuota(args, &o.Quota)
 		for p := range o.Bounds {
 			args = appendBound(args, &o.Bounds[p])
 		}
@@ -204,6 +210,9 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 			for b := range a.Budgets {
 				a.Budgets[b].SpentMicro, a.Budgets[b].ReservedMicro = r.int(), r.int()
 			}
+		}
+		if a.Quota = offers[i].Quota; a.Quota.Limited() {
+			a.Quota.AheadUS, a.Quota.InFlight = r.int(), r.int()
 		}
 	}
 	return out, r.err
@@ -261,6 +270,13 @@ func appendBudgets(args []any, o *Offer) []any {
 		}
 	}
 	return args
+}
+
+func appendQuota(args []any, q *slackgate.Quota) []any {
+	if !q.Limited() {
+		return append(args, 0)
+	}
+	return append(args, 1, q.IntervalUS, q.ToleranceUS, q.MaxInFlight)
 }
 
 func appendBound(args []any, b *slackgate.Bound) []any {

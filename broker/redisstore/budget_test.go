@@ -21,6 +21,7 @@ var budgetBehaviours = []behaviour{
 	{"a job rescued to paid is reserved for", budgetRescue},
 	{"budgets of yesterday are spent no more", budgetNextDay},
 	{"spend is counted without a budget too", spentWithoutBudget},
+	{"unfinished jobs are counted by producer", liveJobs},
 }
 
 // budgetedOffer offers a job of producer p to paid, under a budget of its
@@ -320,4 +321,46 @@ func spentWithoutBudget(_ *testing.T, h *harness) {
 	_, err := h.Finish(bg, c, usable("x"), h.attempt(c, 1, 100, 0))
 	h.must(err)
 	h.wantCharged("a budget set in the middle of the day knows", 100, 0)
+}
+
+// liveJobs: whatever way a job goes, its producer's count follows it.
+func liveJobs(t *testing.T, h *harness) {
+	h.live(10, 10)
+	live := func(what string, want int64) {
+		t.Helper()
+		o := offerTo(slackgate.Paid, testJob("ask", 60_000))
+		o.Quota, o.Bounds = slackgate.Quota{MaxInFlight: 100}, [2]slackgate.Bound{}
+		got, err := h.Admit(bg, openPools(), []Offer{o})
+		h.must(err)
+		if n := got.Jobs[0].Quota.InFlight; n != want {
+			t.Errorf("%s: %d unfinished jobs, want %d", what, n, want)
+		}
+	}
+	live("none", 0)
+	h.put(slackgate.Paid, testJob("a", 60_000))
+	h.put(slackgate.Free, testJob("b", 60_000))
+	live("one in each pool", 2)
+	move := offerTo(slackgate.Free, testJob("a", 60_000))
+	move.Move = true
+	_, err := h.Admit(bg, openPools(), []Offer{move})
+	h.must(err)
+	live("one moved", 2)
+	c := h.claim(slackgate.Free)
+	live("one claimed", 2)
+	h.must(h.Handback(bg, c))
+	live("and handed back", 2)
+	_, err = h.Cancel(bg, "a")
+	h.must(err)
+	live("one taken back", 1)
+	_, err = h.Finish(bg, h.claim(slackgate.Free), usable("x"))
+	h.must(err)
+	live("one answered", 0)
+	// A job whose record is gone is forgotten in time.
+	h.put(slackgate.Paid, testJob("lost", 60_000))
+	h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
+	_, _, err = h.Claim(bg, slackgate.Paid, 10, time.Minute)
+	h.must(err)
+	live("one lost", 1)
+	h.must(h.rdb.ZIncrBy(bg, h.key("live", "paid", "p"), -float64(time.Hour.Milliseconds()+60_000), "lost").Err())
+	live("an hour later", 0)
 }

@@ -12,6 +12,8 @@
 --   (a waiting job whose pool is being drained),
 --   1 if budgets bind it, else 0; if so: the most it may cost, and what may be booked already of its producer's and
 --   of its class's budget ('' for none) for paid to take it,
+--   1 if its producer is limited, else 0; if so: the time between two submissions and how far ahead of it they may
+--   come, in microseconds (0, 0: as they like), and how many unfinished jobs there may be (0: any number),
 --   then for two places:
 --   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
 --   laddered, first rung that binds, what that rung allows this job
@@ -20,7 +22,8 @@
 -- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another, 'gone' where the
 -- batch was cancelled), the id of the
 -- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it; and
--- where budgets bind the job, what was spent and reserved of its producer's, then of its class's.
+-- where budgets bind the job, what was spent and reserved of its producer's, then of its class's; where its producer is
+-- limited, how far ahead it is in microseconds and its unfinished jobs.
 local a = 1
 local function arg() a = a + 1; return ARGV[a - 1] end
 local function num() return tonumber(arg()) end
@@ -118,6 +121,17 @@ local function booked(field)
   return tonumber(redis.call('HGET', spent_today, field) or '0'), tonumber(redis.call('HGET', P .. ':budget:reserved', field) or '0')
 end
 
+-- whether a producer's rate allows this submission; if so, it is counted
+local function in_rate(quota, producer)
+  local key, now_us = P .. ':rate:' .. producer, now * 1000
+  local used_until = math.max(tonumber(redis.call('GET', key) or '0'), now_us)
+  quota.ahead = used_until - now_us
+  if quota.ahead > quota.tolerance then return false end
+  local next_us = used_until + quota.interval
+  redis.call('SET', key, int(next_us), 'PX', int(math.ceil((next_us - now_us) / 1000)))
+  return true
+end
+
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
@@ -136,6 +150,8 @@ while a <= #ARGV do
       budget.seen[#budget.seen + 1] = reserved
     end
   end
+  local quota
+  if arg() == '1' then quota = { interval = num(), tolerance = num(), max = num(), ahead = 0, live = 0 } end
   local took, bound_to = '', ''
   if idem ~= '' then
     local bound = redis.call('GET', P .. ':idem:' .. idem)
@@ -147,6 +163,13 @@ while a <= #ARGV do
   end
   if batch ~= '' and took == '' and redis.call('HEXISTS', P .. ':batch:' .. batch, 'cancelled') == 1 then
     mode, took = 'gone', 'gone'
+  end
+  if quota and (mode == 'new' or mode == 'miss') then
+    if quota.interval > 0 and not in_rate(quota, producer) then mode = 'over' end
+    if quota.max > 0 and mode == 'new' then
+      quota.live = live_jobs('paid', producer, now) + live_jobs('free', producer, now)
+      if quota.live >= quota.max then mode = 'over' end
+    end
   end
   local held
   if mode == 'again' then
@@ -185,6 +208,8 @@ while a <= #ARGV do
         took = path
         if held then
           unreserve(id)
+          drop_live(held.path, held.producer or '', id)
+          add_live(path, held.producer or '', id, tonumber(held.deadline) - tonumber(held.reserve))
           if mode == 'move' then unqueue(held.path, held.member, id, class) else release(held.path, id) end
           redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
           redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
@@ -202,6 +227,7 @@ while a <= #ARGV do
           -- a refused submission does not bind its key
           if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
           enqueue(path, member, id, class, deadline - reserve, now)
+          add_live(path, producer, id, deadline - reserve)
           p.admitted = p.admitted + 1
           if batch ~= '' then
             redis.call('HSET', P .. ':job:' .. id, 'batch', batch .. ' ' .. line)
@@ -235,6 +261,10 @@ while a <= #ARGV do
   end
   if budget then
     for i = 1, 4 do out[#out + 1] = budget.seen[i] end
+  end
+  if quota then
+    out[#out + 1] = int(quota.ahead)
+    out[#out + 1] = quota.live
   end
 end
 for _, p in pairs(pools) do

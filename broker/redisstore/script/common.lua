@@ -8,6 +8,7 @@
 --   P:running:<pool>    zset    claimed jobs by the instant their lease lapses
 --   P:started:<pool>    zset    claimed jobs by the instant of the claim
 --   P:silent:<pool>     zset    the same, only those that have had no answer text yet
+--   P:live:<pool>:<producer>  zset  a producer's unfinished jobs by urgency
 --   P:age:<pool>        zset    waiting jobs by the instant they were accepted
 --   P:age:<pool>:<cls>  zset    the same for one class
 --   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
@@ -159,6 +160,24 @@ local function roll_up(id, books, labels, producer, sums)
     end
   end
   redis.call('PEXPIRE', key, ttl)
+end
+
+-- A producer's unfinished jobs. One whose record was lost, so that nobody knows
+-- whose it is, is forgotten an hour after its first byte was due.
+local function live_key(pool, producer) return P .. ':live:' .. pool .. ':' .. producer end
+local live_after, live_ttl = 3600000, 8 * 86400000
+
+local function add_live(pool, producer, id, urgency)
+  redis.call('ZADD', live_key(pool, producer), int(urgency), id)
+  redis.call('PEXPIRE', live_key(pool, producer), live_ttl)
+end
+
+local function drop_live(pool, producer, id) redis.call('ZREM', live_key(pool, producer), id) end
+
+-- how many there are
+local function live_jobs(pool, producer, now)
+  redis.call('ZREMRANGEBYSCORE', live_key(pool, producer), '-inf', int(now - live_after))
+  return redis.call('ZCARD', live_key(pool, producer))
 end
 
 -- Budgets. What a job may yet cost is reserved under its class and its producer
@@ -350,6 +369,7 @@ local function end_job(id, r, now, o)
   if r.state == 'waiting' then unqueue(pool, r.member, id, r.class) else release(pool, id) end
   settle_unknown(id, tonumber(r.attempts or '0'), now, o.books)
   unreserve(id)
+  drop_live(pool, r.producer or '', id)
   local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
   local waited = tonumber(r.queue_wait or '-1')
   if waited < 0 then waited = math.max(0, now - accepted) end

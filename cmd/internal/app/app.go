@@ -261,6 +261,9 @@ func (b *base) settings() admission.Settings {
 		MinReserveMS: slackgate.Unbounded,
 		HorizonMS:    cfg.LongestDeadlineMS(),
 	}
+	if len(cfg.Producers) > 0 {
+		s.Quota = cfg.Quota
+	}
 	if cfg.Budgeted() {
 		s.Budgets = cfg.Budgets
 		s.LargestCost = func(size admission.Size) int64 { return largestCost(cfg, size, now) }
