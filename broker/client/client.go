@@ -45,6 +45,8 @@ type Job struct {
 	// IdempotencyKey makes submitting the same job again harmless; empty: it
 	// is another job.
 	IdempotencyKey string `json:"-"`
+	// CustomID names a line of a batch.
+	CustomID string `json:"custom_id,omitempty"`
 }
 
 // Submit offers a job. A refusal is an error of type *httpapi.Problem, with the
@@ -145,14 +147,21 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 // body must be closed. Any other is an error: a *httpapi.Problem if the API
 // said what is wrong.
 func (c *Client) open(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, bytes.NewReader(body))
+	if body == nil {
+		return c.do(ctx, method, path, http.NoBody, header)
+	}
+	h := http.Header{"Content-Type": {"application/json"}}
+	maps.Copy(h, header)
+	return c.do(ctx, method, path, bytes.NewReader(body), h)
+}
+
+// do is open for any body.
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, body)
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(req.Header, header)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
 	if c.Key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.Key)
 	}

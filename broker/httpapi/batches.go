@@ -143,8 +143,8 @@ const (
 	mostListed      = redisstore.MaxLines
 )
 
-// batchList is a page of batches, newest first.
-type batchList struct {
+// BatchList is a page of batches, newest first.
+type BatchList struct {
 	Batches []*Batch `json:"batches"`
 	Next    string   `json:"next_cursor,omitempty"`
 }
@@ -161,7 +161,7 @@ func (s *Server) listBatches(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out := batchList{Batches: []*Batch{}, Next: next}
+	out := BatchList{Batches: []*Batch{}, Next: next}
 	for _, id := range ids {
 		b, err := s.Store.Batch(ctx, id)
 		switch {
@@ -186,8 +186,8 @@ func (s *Server) whose(c echo.Context, q *query) (producer string, all bool) {
 	return q.text("producer"), !q.has("producer")
 }
 
-// jobList is a page of jobs, newest first.
-type jobList struct {
+// JobList is a page of jobs, newest first.
+type JobList struct {
 	Jobs []*broker.View `json:"jobs"`
 	Next string         `json:"next_cursor,omitempty"`
 }
@@ -204,7 +204,7 @@ func (s *Server) listJobs(c echo.Context) error {
 	if q.err != nil {
 		return q.err
 	}
-	ctx, out := c.Request().Context(), jobList{Jobs: []*broker.View{}, Next: q.v.Get("cursor")}
+	ctx, out := c.Request().Context(), JobList{Jobs: []*broker.View{}, Next: q.v.Get("cursor")}
 	for range listReads {
 		jobs, next, err := s.Store.RecentJobs(ctx, producer, all, out.Next, limit)
 		if err != nil {
@@ -226,8 +226,8 @@ func (s *Server) listJobs(c echo.Context) error {
 // empty.
 const listReads = 10
 
-// cancelResult counts what a batch's jobs met.
-type cancelResult struct {
+// BatchCancelResult counts what a batch's jobs met.
+type BatchCancelResult struct {
 	BatchID string                         `json:"batch_id"`
 	Results map[redisstore.Cancelled]int64 `json:"results"`
 }
@@ -247,7 +247,7 @@ func (s *Server) cancelBatch(c echo.Context) error {
 	if err := s.Store.CloseBatch(ctx, b.ID); err != nil {
 		return err
 	}
-	out := cancelResult{BatchID: b.ID, Results: map[redisstore.Cancelled]int64{}}
+	out := BatchCancelResult{BatchID: b.ID, Results: map[redisstore.Cancelled]int64{}}
 	for after := int64(0); ; {
 		lines, err := s.Store.Lines(ctx, b.ID, after, cancelAtOnce, false)
 		if err != nil {
@@ -297,16 +297,16 @@ func (s *Server) logEnds(ctx context.Context, ids []string) {
 	}
 }
 
-// linePage is a page of a batch's lines.
-type linePage struct {
-	Lines []*lineView `json:"lines"`
+// LinePage is a page of a batch's lines.
+type LinePage struct {
+	Lines []*LineView `json:"lines"`
 	// Next is the cursor of the next page; empty at the end of what there is by
 	// now.
 	Next string `json:"next_cursor,omitempty"`
 }
 
-// lineView is a line with its verdict and, if it became a job, that job.
-type lineView struct {
+// LineView is a line with its verdict and, if it became a job, that job.
+type LineView struct {
 	BatchLine
 	Job *broker.View `json:"job,omitempty"`
 }
@@ -338,7 +338,7 @@ func (s *Server) batchLines(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := linePage{Lines: []*lineView{}}
+	page := LinePage{Lines: []*LineView{}}
 	for i := range lines {
 		v, err := viewLine(&lines[i])
 		if err != nil {
@@ -355,8 +355,8 @@ func (s *Server) batchLines(c echo.Context) error {
 }
 
 // viewLine is a line on record as it goes over the wire.
-func viewLine(l *broker.BatchLine) (*lineView, error) {
-	v := &lineView{Job: l.Job}
+func viewLine(l *broker.BatchLine) (*LineView, error) {
+	v := &LineView{Job: l.Job}
 	if l.JobID == "" && l.Said != nil {
 		if err := json.Unmarshal(l.Said, &v.BatchLine); err != nil {
 			return nil, err
@@ -374,7 +374,7 @@ func viewLine(l *broker.BatchLine) (*lineView, error) {
 }
 
 // verdictIs is the kind of verdict that a line got.
-func (v *lineView) verdictIs() string {
+func (v *LineView) verdictIs() string {
 	switch {
 	case v.Error == nil:
 		return verdictAdmitted
@@ -384,8 +384,8 @@ func (v *lineView) verdictIs() string {
 	return verdictInvalid
 }
 
-// resultLine is a line whose job has ended, with its answer.
-type resultLine struct {
+// ResultLine is a line whose job has ended, with its answer.
+type ResultLine struct {
 	Line     int    `json:"line"`
 	CustomID string `json:"custom_id,omitempty"`
 	// Job is the job with its answer; left out when its record has lapsed.
@@ -436,7 +436,7 @@ func (s *Server) batchResults(c echo.Context) error {
 			if outcome != "" && (l.Job == nil || l.Job.Outcome != outcome) {
 				continue
 			}
-			err := enc.Encode(resultLine{Line: broker.LineOf(l.At), CustomID: broker.LineCustomID(l.Name), Job: l.Job, NextCursor: cursor})
+			err := enc.Encode(ResultLine{Line: broker.LineOf(l.At), CustomID: broker.LineCustomID(l.Name), Job: l.Job, NextCursor: cursor})
 			if err != nil {
 				return nil // the reader has gone
 			}

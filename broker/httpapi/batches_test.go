@@ -60,24 +60,24 @@ func (a *api) read(path string, into any) {
 }
 
 // pages reads all lines of a batch, limit at a time.
-func (a *api) pages(id string, limit int, filter string) (lines []*lineView) {
+func (a *api) pages(id string, limit int, filter string) (lines []*LineView) {
 	a.t.Helper()
 	for cursor := "0"; cursor != ""; {
-		var p linePage
+		var p LinePage
 		a.read(fmt.Sprintf("/v1/batches/%s/lines?limit=%d&cursor=%s%s", id, limit, cursor, filter), &p)
 		lines, cursor = append(lines, p.Lines...), p.Next
 	}
 	return lines
 }
 
-func (a *api) results(id, query string) (out []resultLine) {
+func (a *api) results(id, query string) (out []ResultLine) {
 	a.t.Helper()
 	w := a.send(http.MethodGet, "/v1/batches/"+id+"/results"+query, "")
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != ndJSON {
 		a.t.Fatalf("results: %d %s", w.Code, w.Body)
 	}
 	for l := range bytes.Lines(w.Body.Bytes()) {
-		var r resultLine
+		var r ResultLine
 		a.must(json.Unmarshal(l, &r))
 		out = append(out, r)
 	}
@@ -403,7 +403,7 @@ func TestListJobsByFilter(t *testing.T) {
 		for query, want := range map[string]int{
 			"?state=done&limit=2": 1, "?outcome=usable&limit=2": 1, "?state=waiting&limit=2": 2, "?class=summary": 6, "?class=other": 0, "?outcome=late": 0,
 		} {
-			var l jobList
+			var l JobList
 			a.read("/v1/jobs"+query, &l)
 			if len(l.Jobs) != want || want == 1 && l.Jobs[0].ID != first {
 				t.Errorf("%s: %+v", query, l)

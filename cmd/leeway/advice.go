@@ -27,7 +27,7 @@ func problemAdvice(p *httpapi.Problem) string {
 	case p.Status == http.StatusForbidden:
 		return "this takes an on-call key: ask whoever runs the API, or give yours with LEEWAY_KEY"
 	case p.Status == http.StatusNotFound:
-		return "check the name; a job's record is kept for a day after its end unless configured otherwise"
+		return "check the name: `leeway jobs` and `leeway batches` list what there is; a record is kept for a day after the end unless configured otherwise"
 	case p.Status == http.StatusTooManyRequests && p.RetryAfterMS > 0:
 		return "offer it again later: --retry-rejected-until does"
 	case p.Status == http.StatusTooManyRequests:
@@ -36,6 +36,8 @@ func problemAdvice(p *httpapi.Problem) string {
 		return "try again in a moment; GET /readyz says what is wrong"
 	case p.Reason == httpapi.ReasonInternal:
 		return "the API's log says more"
+	case p.Reason == httpapi.ReasonBatchCancelled:
+		return "submit it as a new batch"
 	case slices.Contains([]string{httpapi.ReasonOrder, httpapi.ReasonKeyConflict}, p.Reason):
 		return "`leeway jobs show` or `leeway pools` shows the state it is in"
 	}

@@ -2,18 +2,54 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
+	"text/tabwriter"
 	"time"
 
 	"leeway/broker"
 )
 
 type jobsCmd struct {
+	List   jobsListCmd   `cmd:"" default:"withargs" help:"The newest jobs."`
 	Show   jobsShowCmd   `cmd:"" help:"Show a job: state, outcome, answer."`
 	Cancel jobsCancelCmd `cmd:"" help:"Take back a job that has not ended."`
 	Delete jobsDeleteCmd `cmd:"" help:"Delete text and answer of a job that has ended. Its ledger rows stay."`
+}
+
+type jobsListCmd struct {
+	apiFlags
+	listFlags
+	Class   string `help:"Only this class."`
+	State   string `enum:",waiting,running,done" default:"" help:"Only jobs that are waiting, running or done."`
+	Outcome string `help:"Only jobs that ended so: usable, late, ..."`
+}
+
+// Run lists jobs, newest first.
+func (c *jobsListCmd) Run(ctx context.Context, out io.Writer) error {
+	q := c.query()
+	for name, v := range map[string]string{"class": c.Class, "state": c.State, "outcome": c.Outcome} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	l, err := c.client().Jobs(ctx, q)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(out, l)
+	}
+	if len(l.Jobs) == 0 {
+		fmt.Fprintln(out, "no such jobs among the newest: `leeway submit` makes some")
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "JOB\tACCEPTED\tPRODUCER\tCLASS\tPATH\tSTATE\tOUTCOME\tELAPSED MS")
+	for _, v := range l.Jobs {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", v.ID, instant(v.AcceptedMS), v.Producer, v.Class, v.Path, v.State, v.Outcome, v.ElapsedMS)
+	}
+	return w.Flush()
 }
 
 type jobsShowCmd struct {
@@ -30,19 +66,16 @@ func (c *jobsShowCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(out)
-		enc.SetEscapeHTML(false)
-		return enc.Encode(v)
+		return printJSON(out, v)
 	}
 	printJob(out, v)
 	return nil
 }
 
 func printJob(out io.Writer, v *broker.View) {
-	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
 	fmt.Fprintf(out, "%s: %s, class %s, path %s\n", v.ID, v.State, v.Class, v.Path)
 	fmt.Fprintf(out, "accepted %s, deadline %s, predicted wait %d ms, waited %d ms, attempts %d\n",
-		at(v.AcceptedMS), at(v.DeadlineAtMS), v.Admission.PredictedWaitMS, v.QueueWaitMS, v.Attempts)
+		instant(v.AcceptedMS), instant(v.DeadlineAtMS), v.Admission.PredictedWaitMS, v.QueueWaitMS, v.Attempts)
 	if v.State != broker.StateDone {
 		fmt.Fprintf(out, "not ended yet: `leeway jobs show --wait 1m %s` waits for it\n", v.ID)
 		return
@@ -57,7 +90,7 @@ func printJob(out io.Writer, v *broker.View) {
 	fmt.Fprintln(out)
 	switch {
 	case v.Answer != "":
-		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", at(v.ResultExpiresMS), v.Answer)
+		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", instant(v.ResultExpiresMS), v.Answer)
 	case v.Outcome == broker.OutcomeUsable:
 		fmt.Fprintln(out, "its answer was deleted")
 	}

@@ -19,7 +19,8 @@ type cli struct {
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
 	Simulate    simulateCmd    `cmd:"" help:"Hold the policies against the best possible schedule, in virtual time."`
 	Submit      submitCmd      `cmd:"" help:"Submit documents and bring back their answers. Exit 0: all usable, 1: failed, 3: missed, 4: refused."`
-	Jobs        jobsCmd        `cmd:"" help:"Jobs by their id: show, cancel, delete."`
+	Batches     batchesCmd     `cmd:"" help:"Batches: list, show, lines, results, cancel."`
+	Jobs        jobsCmd        `cmd:"" help:"Jobs: list, show, cancel, delete."`
 	Watch       watchCmd       `cmd:"" help:"Watch pools and backends."`
 	Drill       drillCmd       `cmd:"" help:"Rehearse a fault or a load, and report what became of every job."`
 	Flags       flagsCmd       `cmd:"" help:"The on-call levers: show, set, clear, audit."`

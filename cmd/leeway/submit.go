@@ -16,7 +16,8 @@ import (
 	"leeway/broker/httpapi"
 )
 
-// submitCmd offers documents to the gate and brings back what became of them.
+// submitCmd offers documents to the gate, as one batch, and brings back what
+// became of them.
 type submitCmd struct {
 	apiFlags
 	Files    []string      `arg:"" help:"Files, folders, patterns, or - for standard input. A .jsonl file is one submission a line; all else is text."`
@@ -25,16 +26,19 @@ type submitCmd struct {
 	JSONL    bool          `name:"jsonl" help:"Read every input as JSONL, standard input too."`
 	Out      string        `placeholder:"PATH" help:"Where answers go: a folder, a .jsonl file, or - for JSONL on standard output. Printed with the lines, if left out."`
 	Retry    string        `name:"retry-rejected-until" placeholder:"TIME" help:"Offer what was refused again, as the gate says, until then: a duration such as 2h, an hour such as 06:00, or an RFC 3339 time."`
-	Parallel int           `default:"64" help:"How many documents are under way at once; 1..1024."`
+	Parallel int           `help:"How many documents are under way at once; all, if left out."`
 
-	stdin io.Reader  // for tests; os.Stdin if nil
-	mu    sync.Mutex // guards what follows, and out
-	count counts
-	res   *results
-	say   io.Writer // where lines go
-	live  bool      // say is a terminal: the last line is the progress
+	stdin io.Reader // for tests; os.Stdin if nil
 	until time.Time // zero: nothing is offered again
-	run   string    // begins the idempotency keys of this run
+	run   string    // the batch's idempotency key
+
+	mu     sync.Mutex // guards what follows, and out
+	count  counts
+	res    *results
+	say    io.Writer // where lines go
+	live   bool      // say is a terminal: the last line is the progress
+	broken error     // of the results
+	docs   map[string]*document
 }
 
 // Run submits everything, waits for every end and prints a line for each.
@@ -42,8 +46,8 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 	if c.until, err = parseUntil(c.Retry, time.Now()); err != nil {
 		return err
 	}
-	if c.Parallel < 1 || c.Parallel > 1024 {
-		return errors.New("--parallel must be in 1..1024")
+	if c.Parallel < 0 {
+		return errors.New("--parallel must be at least 1: leave it out to offer everything at once")
 	}
 	if c.Deadline < 0 || c.Deadline%time.Millisecond != 0 {
 		return errors.New("--deadline must be a whole number of milliseconds, for example 15s or 1500ms")
@@ -52,7 +56,7 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.res.close()) }()
-	c.say, c.run = out, rand.Text()
+	c.say, c.run, c.docs = out, "cli-"+rand.Text(), map[string]*document{}
 	if c.Out == "-" {
 		c.say = os.Stderr // standard output is the results'
 	}
@@ -62,86 +66,110 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 		in = os.Stdin
 	}
 
-	docs := make(chan document)
+	s := newSender(c)
+	var reading error
 	var wg sync.WaitGroup
-	var broken error // of the results; guarded by mu
-	for range c.Parallel {
-		wg.Go(func() {
-			for d := range docs {
-				if err := c.one(ctx, &d); err != nil {
-					c.mu.Lock()
-					broken = errors.Join(broken, err)
-					c.mu.Unlock()
-				}
+	wg.Go(func() {
+		defer close(s.in)
+		reading = documents(ctx, c.Files, in, c.JSONL, func(d document) error {
+			c.prepare(&d)
+			select {
+			case s.in <- &d:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-s.over:
+				return errStopped
 			}
 		})
-	}
-	n := 0
-	err = documents(ctx, c.Files, in, c.JSONL, func(d document) error {
-		c.prepare(&d, n)
-		n++
-		select {
-		case docs <- d:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	})
-	close(docs)
+	sending := s.run(ctx)
 	wg.Wait()
+	if errors.Is(reading, errStopped) {
+		reading = nil // sending says why
+	}
 	c.printf("%s\n", c.count.line())
 	switch {
 	case ctx.Err() != nil:
-		c.printf("interrupted: jobs that were admitted go on; `leeway jobs show` and `leeway jobs cancel` take their ids\n")
+		c.printf("interrupted: jobs that were admitted go on; %s\n", s.later())
 		return exitError(exitFailed)
-	case err != nil || broken != nil:
-		return errors.Join(err, broken)
-	case n == 0:
+	case sending != nil || reading != nil || c.broken != nil:
+		if s.batch() != "" {
+			c.printf("what was admitted goes on; %s\n", s.later())
+		}
+		return errors.Join(reading, sending, c.broken)
+	case c.count.offered == 0:
 		return errors.New("there is nothing to submit: the folder or file is empty")
 	}
 	return c.count.exit()
 }
 
-// prepare fills in what the command line says of all documents. A line of JSONL
-// may say otherwise.
-func (c *submitCmd) prepare(d *document, n int) {
+// errStopped ends the reading of documents that nobody can send any more.
+var errStopped = errors.New("stopped")
+
+// maxCustomID is the longest that the API takes, in bytes.
+const maxCustomID = httpapi.MaxProducerBytes
+
+// prepare fills in what the command line says of all documents, and a name that
+// no other has. A line of JSONL may say otherwise.
+func (c *submitCmd) prepare(d *document) {
 	if d.job.Class == "" {
 		d.job.Class = c.Class
 	}
 	if d.job.DeadlineMS == 0 && d.job.DeadlineAt == "" {
 		d.job.DeadlineMS = c.Deadline.Milliseconds()
 	}
-	// Offering it again after a lost reply must not make it two jobs.
-	d.job.IdempotencyKey = "cli-" + c.run + "-" + strconv.Itoa(n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id := d.job.CustomID; id == "" || len(id) > maxCustomID || c.docs[id] != nil {
+		d.job.CustomID = "doc-" + strconv.Itoa(len(c.docs)+1)
+		for c.docs[d.job.CustomID] != nil {
+			d.job.CustomID += "'"
+		}
+	}
+	c.docs[d.job.CustomID] = d
+	c.count.offered++
 }
 
-// one takes a document to its end. The error is one of the results.
-func (c *submitCmd) one(ctx context.Context, d *document) error {
-	c.note(func(t *counts) { t.offered++ })
-	v, err := c.offer(ctx, d)
-	if err != nil {
-		res := &result{Name: d.name, Error: err.Error()}
-		p, refused := errors.AsType[*httpapi.Problem](err)
-		if refused = refused && p.Verdict != nil; refused {
-			res.Verdict = p.Verdict
-			c.note(func(t *counts) { t.refused++ })
-			c.printf("-> %-16s slack %d ms, need %v  %s\n", p.Reason, p.Verdict.SlackMS, p.Verdict.NeedMS, d.name)
-		} else {
-			c.note(func(t *counts) { t.failed++ })
-			c.printf("-> failed            %s: %v\n", d.name, err)
-		}
-		if next := advice(err); next != "" && (!refused || c.until.IsZero()) {
-			c.printf("   %s\n", next)
-		}
-		return c.keep(res)
+// verdict takes note of what the gate said of a document. It reports whether the
+// document is to be offered again, and when.
+func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at time.Time) {
+	if l.Error == nil {
+		d.verdict, d.job.Text = l.Verdict, "" // it is the store's by now
+		c.note(func(t *counts) { t.admitted++ })
+		c.printf("-> %-16s slack %d ms, predicted wait %d ms  %s  %s\n", l.Path, l.SlackMS, l.PredictedWaitMS, l.JobID, d.name)
+		return false, time.Time{}
 	}
-	c.note(func(t *counts) { t.admitted++ })
-	c.printf("-> %-16s slack %d ms, predicted wait %d ms  %s  %s\n", v.Path, v.SlackMS, v.PredictedWaitMS, v.JobID, d.name)
-	view, err := c.wait(ctx, v.JobID)
-	if err != nil {
+	p := l.Error
+	p.RetryAfterMS = l.RetryAfterMS
+	if p.RetryAfterMS > 0 && !c.until.IsZero() {
+		if at = time.Now().Add(time.Duration(p.RetryAfterMS) * time.Millisecond); !at.After(c.until) {
+			return true, at
+		}
+	}
+	res := &result{Name: d.name, Error: p.Error()}
+	if p.Verdict != nil {
+		res.Verdict = p.Verdict
+		c.note(func(t *counts) { t.refused++ })
+		c.printf("-> %-16s slack %d ms, need %v  %s\n", p.Reason, p.Verdict.SlackMS, p.Verdict.NeedMS, d.name)
+	} else {
 		c.note(func(t *counts) { t.failed++ })
-		c.printf("<- unknown           %s  %s: %v; `leeway jobs show --wait 1m %s` asks again\n", v.JobID, d.name, err, v.JobID)
-		return c.keep(&result{Name: d.name, Verdict: v, Error: err.Error()})
+		c.printf("-> failed            %s: %v\n", d.name, p)
+	}
+	if next := advice(p); next != "" && (p.Verdict == nil || c.until.IsZero()) {
+		c.printf("   %s\n", next)
+	}
+	c.keep(res)
+	return false, time.Time{}
+}
+
+// outcome takes note of a document's end; view is nil when it is not known.
+func (c *submitCmd) outcome(d *document, view *broker.View) {
+	if view == nil {
+		c.note(func(t *counts) { t.failed++ })
+		c.printf("<- unknown           %s: its record is gone\n", d.name)
+		c.keep(&result{Name: d.name, Verdict: d.verdict, Error: "the job's record is gone"})
+		return
 	}
 	c.note(func(t *counts) {
 		if view.Outcome == broker.OutcomeUsable {
@@ -154,55 +182,7 @@ func (c *submitCmd) one(ctx context.Context, d *document) error {
 	if c.Out == "" && view.Answer != "" {
 		c.printf("   %s\n", strings.ReplaceAll(strings.TrimSpace(view.Answer), "\n", "\n   "))
 	}
-	return c.keep(&result{Name: d.name, Verdict: v, Job: view})
-}
-
-// netTries is how often a call is made again whose reply was lost.
-const netTries = 5
-
-// offer submits a document, again where the gate said when, until it is
-// admitted or the time for that is over.
-func (c *submitCmd) offer(ctx context.Context, d *document) (*httpapi.Verdict, error) {
-	for tries := 1; ; tries++ {
-		v, err := c.client().Submit(ctx, &d.job)
-		var pause time.Duration
-		p, told := errors.AsType[*httpapi.Problem](err)
-		switch {
-		case err == nil:
-			return v, nil
-		case told && p.RetryAfterMS > 0 && !c.until.IsZero():
-			pause = time.Duration(p.RetryAfterMS) * time.Millisecond
-			if time.Now().Add(pause).After(c.until) {
-				return nil, err
-			}
-		case !told && tries < netTries && ctx.Err() == nil:
-			pause = time.Duration(tries) * 200 * time.Millisecond
-		default:
-			return nil, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
-// wait reads a job until it has ended, and does not give up on a call or two.
-func (c *submitCmd) wait(ctx context.Context, id string) (*broker.View, error) {
-	for tries := 1; ; tries++ {
-		v, err := c.client().Wait(ctx, id)
-		p, told := errors.AsType[*httpapi.Problem](err)
-		lost := err != nil && (!told || p.Status/100 == 5)
-		if !lost || tries == netTries || ctx.Err() != nil {
-			return v, err
-		}
-		select {
-		case <-time.After(time.Duration(tries) * time.Second):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	c.keep(&result{Name: d.name, Verdict: d.verdict, Job: view})
 }
 
 func (c *submitCmd) note(change func(*counts)) {
@@ -211,10 +191,10 @@ func (c *submitCmd) note(change func(*counts)) {
 	change(&c.count)
 }
 
-func (c *submitCmd) keep(r *result) error {
+func (c *submitCmd) keep(r *result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.res.add(r)
+	c.broken = errors.Join(c.broken, c.res.add(r))
 }
 
 // printf prints a line; on a terminal above the progress, which stays last.
@@ -226,7 +206,7 @@ func (c *submitCmd) printf(format string, args ...any) {
 		return
 	}
 	fmt.Fprintf(c.say, "\r\x1b[K"+format, args...)
-	fmt.Fprintf(c.say, "\r\x1b[K%s\r", c.count.line())
+	fmt.Fprintf(c.say, "\r\x1b[K%s %s\r", c.count.bar(), c.count.line())
 }
 
 // parseUntil reads an end: a duration from now, the next time the clock shows

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"leeway/broker/client"
+	"leeway/broker/httpapi"
 )
 
 // maxDocument bounds one document, or one line of JSONL, in bytes.
@@ -23,14 +24,9 @@ const maxDocument = 16 << 20
 // document is one thing to submit.
 type document struct {
 	// name tells it from others: a file, or a line of one.
-	name string
-	job  client.Job
-}
-
-// line is a line of JSONL: a submission, or a text in quotes.
-type line struct {
-	client.Job
-	CustomID string `json:"custom_id"`
+	name    string
+	job     client.Job
+	verdict *httpapi.Verdict // of an admitted one
 }
 
 // documents yields what the arguments name, one after the other: files, folders
@@ -96,7 +92,7 @@ func readInput(name string, r io.Reader, jsonl bool, yield func(document) error)
 	if len(raw) > maxDocument {
 		return fmt.Errorf("%s: is larger than %d bytes: split it", name, maxDocument)
 	}
-	return yield(document{name, client.Job{Text: string(raw)}})
+	return yield(document{name: name, job: client.Job{Text: string(raw)}})
 }
 
 func readJSONL(name string, r io.Reader, yield func(document) error) error {
@@ -109,7 +105,7 @@ func readJSONL(name string, r io.Reader, yield func(document) error) error {
 		if len(raw) == 0 {
 			continue
 		}
-		var l line
+		var l client.Job
 		var err error
 		if raw[0] == '"' {
 			err = json.Unmarshal(raw, &l.Text)
@@ -121,7 +117,7 @@ func readJSONL(name string, r io.Reader, yield func(document) error) error {
 		if err != nil {
 			return fmt.Errorf("%s:%d: want a JSON object with text, or a text in quotes: %w", name, n, err)
 		}
-		d := document{name + ":" + strconv.Itoa(n), l.Job}
+		d := document{name: name + ":" + strconv.Itoa(n), job: l}
 		if l.CustomID != "" {
 			d.name = l.CustomID
 		}

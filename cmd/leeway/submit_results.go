@@ -93,6 +93,17 @@ func (t *counts) line() string {
 	return fmt.Sprintf("%d offered, %d admitted, %d usable, %d missed, %d refused, %d failed", t.offered, t.admitted, t.usable, t.missed, t.refused, t.failed)
 }
 
+// bar shows how many of the documents known by now are done with.
+func (t *counts) bar() string {
+	const width = 24
+	done := t.usable + t.missed + t.refused + t.failed
+	full := width
+	if t.offered > 0 {
+		full = width * done / t.offered
+	}
+	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
+}
+
 // Exit codes of submit, beside 0 for nothing but usable answers.
 const (
 	exitFailed  = 1 // something could not be submitted or read

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -117,37 +118,70 @@ func TestFileName(t *testing.T) {
 	}
 }
 
-// gateOf is an API whose answers a test decides.
+// gateOf is an API whose answers a test decides: what it says to each line, 0
+// for hanging up there.
 type gateOf struct {
-	mu    sync.Mutex // guards asked
-	asked []string   // idempotency keys of the submissions
+	mu    sync.Mutex // guards what follows
+	asked []string   // custom_ids of the lines
+	keys  []string   // idempotency keys and paths of the requests
+	ended []string   // custom_ids of the jobs
 	offer func(n int, text string) (status int, body string)
 	view  string
 }
 
 func (g *gateOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if r.Method != http.MethodPost {
-		_, _ = io.WriteString(w, g.view)
+		g.read(w, r)
 		return
 	}
-	var job struct {
-		Text string `json:"text"`
+	g.keys = append(g.keys, r.URL.Path+" "+r.Header.Get("Idempotency-Key"))
+	w.Header().Set("X-Leeway-Batch-Id", "b")
+	rc := http.NewResponseController(w)
+	_ = rc.EnableFullDuplex()
+	lines := json.NewDecoder(r.Body)
+	for n := 1; ; n++ {
+		var job struct {
+			Text     string `json:"text"`
+			CustomID string `json:"custom_id"`
+		}
+		g.mu.Unlock() // answers are read meanwhile
+		err := lines.Decode(&job)
+		g.mu.Lock()
+		if err != nil {
+			return
+		}
+		g.asked = append(g.asked, job.CustomID)
+		status, body := g.offer(len(g.asked), job.Text)
+		switch status {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 202:
+			g.ended = append(g.ended, job.CustomID)
+			body = strings.TrimPrefix(body, "{")
+		default:
+			again := ""
+			if strings.Contains(body, "no_slack") {
+				again = `"retry_after_ms":1000,`
+			}
+			body = again + `"error":` + body + "}"
+		}
+		fmt.Fprintf(w, `{"line":%d,"custom_id":%q,"status":%d,%s`+"\n", n, job.CustomID, status, body)
+		_ = rc.Flush()
 	}
-	_ = json.NewDecoder(r.Body).Decode(&job)
-	g.mu.Lock()
-	g.asked = append(g.asked, r.Header.Get("Idempotency-Key"))
-	n := len(g.asked)
-	g.mu.Unlock()
-	status, body := g.offer(n, job.Text)
-	switch {
-	case status == 0:
-		panic(http.ErrAbortHandler)
-	case status == http.StatusTooManyRequests && !strings.Contains(body, "reject_deadline"):
-		w.Header().Set("Retry-After", "1")
+}
+
+// read answers for a batch whose jobs end at once.
+func (g *gateOf) read(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasSuffix(r.URL.Path, "/results") {
+		_, _ = io.WriteString(w, `{"batch_id":"b","status":"done"}`)
+		return
 	}
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, body)
+	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
+	for i := from; i < len(g.ended); i++ {
+		fmt.Fprintf(w, `{"line":1,"custom_id":%q,"next_cursor":%d,"job":%s}`+"\n", g.ended[i], i+1, g.view)
+	}
 }
 
 const (
@@ -189,11 +223,12 @@ func TestSubmitExit(t *testing.T) {
 		{"no time to wait", func(int, string) (int, string) { return refused, no }, good, []string{"--retry-rejected-until=100ms"}, exitRefused, 2, []string{"2 refused"}},
 		{"bad input", func(int, string) (int, string) { return 400, broken }, good, nil, exitFailed, 2, []string{"2 failed", "correct what is named"}},
 		{"a lost reply", func(n int, _ string) (int, string) {
-			if n == 1 {
+			if n == 2 {
 				return 0, ""
 			}
 			return 202, yes
-		}, good, []string{"--parallel=1"}, 0, 3, []string{"2 usable"}},
+		}, good, nil, 0, 3, []string{"2 usable"}},
+		{"one at a time", func(int, string) (int, string) { return 202, yes }, good, []string{"--parallel=1"}, 0, 2, []string{"2 usable"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := &gateOf{offer: tt.offer, view: tt.view}
@@ -211,7 +246,12 @@ func TestSubmitExit(t *testing.T) {
 			}
 			slices.Sort(g.asked)
 			if keys := slices.Compact(slices.Clone(g.asked)); len(keys) != 2 || keys[0] == "" {
-				t.Errorf("keys %q: want one a document, however often it is offered", g.asked)
+				t.Errorf("names %q: want one a document, however often it is offered", g.asked)
+			}
+			for i, k := range g.keys {
+				if (i == 0) != strings.HasPrefix(k, "/v1/jobs/batch cli-") || i > 0 && k != "/v1/batches/b " {
+					t.Errorf("request %d went to %s", i, k)
+				}
 			}
 		})
 	}
@@ -245,7 +285,7 @@ func TestEveryErrorSaysWhatNext(t *testing.T) {
 	if exit := run([]string{"jobs", "show", "x", "--api", "http://127.0.0.1:1"}, &out, &errs); exit != 1 || !strings.Contains(errs.String(), "is the API running") {
 		t.Errorf("nobody there: exit %d, %s", exit, &errs)
 	}
-	for _, args := range [][]string{{"submit", t.TempDir()}, {"submit", "/nowhere"}, {"submit", "--parallel=0", "x"}, {"submit", "--deadline=1us", "x"}, {"submit", "--retry-rejected-until=soon", "x"}} {
+	for _, args := range [][]string{{"submit", t.TempDir()}, {"submit", "/nowhere"}, {"submit", "--parallel=-1", "x"}, {"submit", "--deadline=1us", "x"}, {"submit", "--retry-rejected-until=soon", "x"}} {
 		errs.Reset()
 		if exit := run(args, &out, &errs); exit != 1 || errs.Len() == 0 {
 			t.Errorf("%v: exit %d, %s", args, exit, &errs)
@@ -309,6 +349,37 @@ func TestProducersCommands(t *testing.T) {
 	}
 	if said := ask(0, "jobs", "show", "--json", job); !json.Valid([]byte(said)) {
 		t.Errorf("show --json: %s", said)
+	}
+	if said := ask(0, "jobs"); !strings.Contains(said, job) || strings.Count(said, "usable") != 4 {
+		t.Errorf("jobs: %s", said)
+	}
+	if said := ask(0, "jobs", "--state=waiting"); !strings.Contains(said, "no such jobs") {
+		t.Errorf("jobs --state=waiting: %s", said)
+	}
+	said = ask(0, "batches")
+	row := regexp.MustCompile(`(?m)^(\S+)\s.*done\s+3\s+3\s+0\s+0\s+0$`).FindStringSubmatch(said)
+	if row == nil {
+		t.Fatalf("batches: %s", said)
+	}
+	if said := ask(0, "batches", "show", row[1], "--wait=10s"); !strings.Contains(said, "3 lines: 3 admitted, 0 refused, 0 invalid") || !strings.Contains(said, "outcomes: 3 usable; 0 pending") {
+		t.Errorf("batches show: %s", said)
+	}
+	if said := ask(0, "batches", "lines", row[1], "--verdict=admitted"); !strings.Contains(said, "b-1: paid, ") || strings.Count(said, ": usable") != 3 {
+		t.Errorf("batches lines: %s", said)
+	}
+	if said := ask(0, "batches", "results", row[1]); strings.Count(said, `"outcome":"usable"`) != 3 {
+		t.Errorf("batches results: %s", said)
+	}
+	again := filepath.Join(t.TempDir(), "again")
+	ask(0, "batches", "results", "--follow", "--out="+again, row[1])
+	if answers, _ := filepath.Glob(filepath.Join(again, "*.answer.txt")); len(answers) != 2 { // one was deleted
+		t.Errorf("%d answers", len(answers))
+	}
+	if said := ask(0, "batches", "cancel", row[1]); !strings.Contains(said, "0 waiting jobs cancelled, 0 running ones will be cut, 3 had ended") {
+		t.Errorf("batches cancel: %s", said)
+	}
+	if said := ask(1, "batches", "show", "nobody"); !strings.Contains(said, "list what there is") {
+		t.Errorf("no such batch: %s", said)
 	}
 	if said := ask(0, "watch", "--count=2", "--every=100ms"); strings.Count(said, "paid: open") != 2 || strings.Contains(said, clearScreen) {
 		t.Errorf("watch: %s", said)
