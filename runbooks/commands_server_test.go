@@ -77,7 +77,7 @@ func TestCommands(t *testing.T) {
 	)
 	here := strings.NewReplacer(
 		"localhost:8080", st.APIAddr, "localhost:9090", st.APIMetrics, "localhost:9091", st.WorkerMetrics, "localhost:9099", st.Prometheus,
-		"localhost:8001/v1", strings.TrimPrefix(st.Paid.URL, "http://"), "/etc/leeway/leeway.env", st.EnvFile,
+		"localhost:8001/v1", strings.TrimPrefix(st.Paid.URL, "http://"), "/etc/leeway/leeway.env", st.EnvFile, "/etc/leeway/leeway.yaml", st.Config,
 	)
 	run := func(script string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -64,7 +64,12 @@ type Config struct {
 	// DefaultClass is the class of a submission that names none. Defaults to
 	// "summary".
 	DefaultClass string `yaml:"default_class"`
-	Lab          Lab    `yaml:"lab"`
+	// KneeFile holds what leeway knee measured, and is written by it. A relative
+	// name is beside the configuration file. Defaults to none.
+	KneeFile string `yaml:"knee_file"`
+	Lab      Lab    `yaml:"lab"`
+
+	toMeasure bool // a limit that is to be measured need not have been
 }
 
 // Lab is what only a configuration for lab backends may say: every backend of
@@ -115,8 +120,11 @@ type Pools struct {
 // Pool configures one pool.
 type Pool struct {
 	// Limit is the largest number of jobs that run at once. 0 leaves the pool
-	// out.
+	// out. "measured" is the knee of the pool's first backend, which is the one
+	// called while all is well.
 	Limit int `yaml:"limit"`
+	// MeasuredLimit is set where Limit was measured.
+	MeasuredLimit bool `yaml:"-"`
 	// FirstByteP95MS is the declared 95th percentile of the first byte.
 	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
 	// HoldP95MS is the declared 95th percentile of the time a slot stays
@@ -149,7 +157,7 @@ type Backend struct {
 	// Limit bounds the calls in flight. 0: the pool's limit.
 	Limit int `yaml:"limit"`
 	// Knee is where the backend was measured to stop getting faster. Left out:
-	// it was not measured.
+	// what knee_file says of it, if anything.
 	Knee *Knee `yaml:"knee"`
 	// StallMS is the longest silence between two pieces of answer text.
 	// Defaults to 10000.
@@ -210,24 +218,6 @@ type Price struct {
 	CachedMicroPerMTok int64 `yaml:"cached_micro_per_mtok"`
 	OutputMicroPerMTok int64 `yaml:"output_micro_per_mtok"`
 	CallMicro          int64 `yaml:"call_micro"`
-}
-
-// Knee is a measured limit. It has an expiry: another model or machine has
-// another one.
-type Knee struct {
-	// Limit is the number of calls at once beyond which the backend gets no
-	// faster.
-	Limit int `yaml:"limit"`
-	// MeasuredOn is the day of the measurement, as 2026-11-30.
-	MeasuredOn string `yaml:"measured_on"`
-	// ValidDays is how long it is believed. Defaults to 90.
-	ValidDays int `yaml:"valid_days"`
-}
-
-// Expired reports whether the measurement is out of date.
-func (k *Knee) Expired(now time.Time) bool {
-	day, err := time.Parse(time.DateOnly, k.MeasuredOn) // checked when the file was read
-	return err != nil || now.After(day.AddDate(0, 0, k.ValidDays+1))
 }
 
 // Worker configures cmd/worker.
@@ -426,7 +416,18 @@ func Default() *Config {
 // Load reads the file at path (none if empty) over the defaults, then the
 // environment (as os.Environ gives it) over that, and validates the result.
 func Load(path string, environ []string) (*Config, error) {
+	return load(Default(), path, environ)
+}
+
+// LoadToMeasure is Load for whoever is about to measure: a measured limit need
+// not have been measured yet.
+func LoadToMeasure(path string, environ []string) (*Config, error) {
 	c := Default()
+	c.toMeasure = true
+	return load(c, path, environ)
+}
+
+func load(c *Config, path string, environ []string) (*Config, error) {
 	if path != "" {
 		f, err := os.Open(path)
 		if err != nil {
@@ -439,6 +440,9 @@ func Load(path string, environ []string) (*Config, error) {
 	}
 	if err := c.applyEnv(environ); err != nil {
 		return nil, fmt.Errorf("config: environment: %w", err)
+	}
+	if err := c.readKnees(path); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
 	}
 	if err := c.Complete(); err != nil {
 		return nil, fmt.Errorf("config: %w", err)
@@ -483,6 +487,9 @@ func (c *Config) read(r io.Reader) error {
 	// The reader would cut a fraction off and read numbers out of strings.
 	for _, n := range ast.Filter(ast.MappingValueType, file.Docs[0].Body) {
 		v := n.(*ast.MappingValueNode) //nolint:forcetypeassert // what the filter asked for
+		if c.takeMeasured(v) {
+			continue
+		}
 		switch v.Value.Type() {
 		case ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType:
 		default:
@@ -495,7 +502,7 @@ func (c *Config) read(r io.Reader) error {
 			return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be above 0: leave the key out for its default")
 		}
 	}
-	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).Decode(c))
+	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).DecodeFromNode(file.Docs[0].Body, c))
 }
 
 // neverZero names the keys whose default stands for a zero, and which can
@@ -711,12 +718,12 @@ func Loopback(addr string) bool {
 	if err != nil {
 		return false
 	}
-	return loopbackHost(host)
+	return LoopbackHost(host)
 }
 
-// loopbackHost reports whether a host is this machine by its name: names under
+// LoopbackHost reports whether a host is this machine by its name or address. Names under
 // localhost are nobody else's (RFC 6761).
-func loopbackHost(host string) bool {
+func LoopbackHost(host string) bool {
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		return true
 	}

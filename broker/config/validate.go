@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"time"
 
 	"leeway/broker"
 	"leeway/slackgate"
@@ -79,6 +78,9 @@ func (c *Config) completePools() error {
 	seen := map[string]bool{}
 	for _, path := range slackgate.Paths {
 		p, at := c.Pool(path), "pools."+path.String()
+		if err := c.completeMeasured(p, at); err != nil {
+			return err
+		}
 		if err := firstError(
 			within(at+".limit", int64(p.Limit), 0, MaxSlots),
 			within(at+".first_byte_p95_ms", p.FirstByteP95MS, 1, MaxDeadlineMS),
@@ -154,6 +156,9 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 	}
 	if b.StallMS == 0 {
 		b.StallMS = 10_000
+	}
+	if b.Limit == 0 && p.MeasuredLimit && b.Knee != nil {
+		b.Limit = b.Knee.Limit
 	}
 	if b.Limit == 0 {
 		b.Limit = max(p.Limit, 1)
@@ -256,7 +261,7 @@ func (c *Config) completeLab() error {
 			at := fmt.Sprintf("pools.%s.backends[%d]", path, i)
 			u, err := url.Parse(b.URL)
 			switch {
-			case err != nil || !loopbackHost(u.Hostname()):
+			case err != nil || !LoopbackHost(u.Hostname()):
 				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at)
 			case b.KeyEnv != "" || b.KeyFile != "":
 				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s has a key", at)
@@ -287,18 +292,4 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
-}
-
-func (k *Knee) complete(at string) error {
-	if k == nil {
-		return nil
-	}
-	orDefault(&k.ValidDays, 90)
-	if _, err := time.Parse(time.DateOnly, k.MeasuredOn); err != nil {
-		return broker.Fieldf(at+".measured_on", "is not a day such as 2026-11-30")
-	}
-	return firstError(
-		within(at+".limit", int64(k.Limit), 1, MaxSlots),
-		within(at+".valid_days", int64(k.ValidDays), 1, 3650),
-	)
 }

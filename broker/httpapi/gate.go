@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
 	"leeway/slackgate/latency"
@@ -27,18 +28,61 @@ type gateAnswer struct {
 // PoolView is a pool's state on the wire.
 type PoolView struct {
 	// State is open, draining or drained.
-	State          string `json:"state"`
-	Limit          int    `json:"limit"`
-	Capacity       int    `json:"capacity"`
-	Waiting        int    `json:"waiting"`
-	Running        int    `json:"running"`
-	QueueAgeMS     int64  `json:"queue_age_ms"`
-	FirstByteP95MS int64  `json:"first_byte_p95_ms"`
+	State string `json:"state"`
+	Limit int    `json:"limit"`
+	// LimitFrom is declared, or measured.
+	LimitFrom string `json:"limit_from"`
+	// Knees are those of the pool's backends that were measured.
+	Knees          []KneeView `json:"knees"`
+	Capacity       int        `json:"capacity"`
+	Waiting        int        `json:"waiting"`
+	Running        int        `json:"running"`
+	QueueAgeMS     int64      `json:"queue_age_ms"`
+	FirstByteP95MS int64      `json:"first_byte_p95_ms"`
 	// Closed is set while a flag or a drain closes the pool to every class.
 	Closed bool `json:"closed"`
 	// FirstByte and Hold are where the gate's beliefs come from.
 	FirstByte latencyView `json:"first_byte"`
 	Hold      latencyView `json:"hold"`
+}
+
+// KneeView is a backend's measured knee on the wire.
+type KneeView struct {
+	Backend    string `json:"backend"`
+	Limit      int    `json:"limit"`
+	MeasuredOn string `json:"measured_on"`
+	ValidUntil string `json:"valid_until"`
+	// OutOfDate says why the measurement is not to be believed any more: it has
+	// expired, or the backend has changed. Empty: it is current.
+	OutOfDate string `json:"out_of_date,omitempty"`
+}
+
+// Where a pool's limit comes from.
+const (
+	LimitDeclared = "declared"
+	LimitMeasured = "measured"
+)
+
+// knees are the measured knees of a pool's backends, at an instant of the
+// store's clock.
+func knees(p *config.Pool, nowMS int64) []KneeView {
+	out := []KneeView{}
+	for i := range p.Backends {
+		if b := &p.Backends[i]; b.Knee != nil {
+			out = append(out, KneeView{
+				Backend: b.Name, Limit: b.Knee.Limit, MeasuredOn: b.Knee.MeasuredOn, ValidUntil: b.Knee.LastDay(),
+				OutOfDate: b.KneeOutOfDate(time.UnixMilli(nowMS)),
+			})
+		}
+	}
+	return out
+}
+
+func limitFrom(p *config.Pool) string {
+	if p.MeasuredLimit {
+		return LimitMeasured
+	}
+	return LimitDeclared
 }
 
 // latencyView is a measured latency on the wire.
@@ -67,8 +111,10 @@ func (s *Server) poolViews(ctx context.Context, st *redisstore.GateState) (map[s
 	for _, path := range slackgate.Paths {
 		p := &st.Pools[path]
 		m := s.Latency(path)
+		pool := s.Config().Pool(path)
 		out[path.String()] = PoolView{
-			State: drainState(flags, path, p, st.NowMS),
+			State:     drainState(flags, path, p, st.NowMS),
+			LimitFrom: limitFrom(pool), Knees: knees(pool, st.NowMS),
 			Limit: p.Limit, Capacity: p.Capacity, Waiting: p.Waiting, Running: p.Running,
 			QueueAgeMS: p.QueueAgeMS, FirstByteP95MS: p.FirstByteP95MS, Closed: p.Closed,
 			FirstByte: viewLatency(m.Declared.FirstByte, &m.FirstByte), Hold: viewLatency(m.Declared.Hold, &m.Hold),

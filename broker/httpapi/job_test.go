@@ -227,7 +227,7 @@ func TestLedgersAndGate(t *testing.T) {
 			g.Pools["paid"].Running != 1 || g.Pools["paid"].Waiting != 1 || g.Verdict.Path != slackgate.Paid || g.NowMS == 0 {
 			t.Errorf("gate %s: %v\n%s", w.Body, err, a.log.buf.String())
 		}
-		if w := a.send(http.MethodGet, "/v1/pools", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"limit":1,"capacity":1,"waiting":0`) {
+		if w := a.send(http.MethodGet, "/v1/pools", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `"limit":1,"limit_from":"declared","knees":[],"capacity":1,"waiting":0`) {
 			t.Errorf("pools %s", w.Body)
 		}
 	})

@@ -255,8 +255,15 @@ func (c *poolsCmd) Run(ctx context.Context, out io.Writer) error {
 
 func printPool(out io.Writer, pool string, p *client.Pools) {
 	v := p.Pools[pool]
-	_, _ = fmt.Fprintf(out, "%s: %s, %d waiting, %d running of %d slots (limit %d), queue age %d ms, first byte p95 %d ms (%s)\n",
-		pool, v.State, v.Waiting, v.Running, v.Capacity, v.Limit, v.QueueAgeMS, v.FirstByteP95MS, v.FirstByte.State)
+	_, _ = fmt.Fprintf(out, "%s: %s, %d waiting, %d running of %d slots (limit %d, %s), queue age %d ms, first byte p95 %d ms (%s)\n",
+		pool, v.State, v.Waiting, v.Running, v.Capacity, v.Limit, v.LimitFrom, v.QueueAgeMS, v.FirstByteP95MS, v.FirstByte.State)
+	for _, k := range v.Knees {
+		state := "valid until " + k.ValidUntil
+		if k.OutOfDate != "" {
+			state = "OUT OF DATE: " + k.OutOfDate
+		}
+		_, _ = fmt.Fprintf(out, "  knee of %s: %d calls at once, measured %s, %s\n", k.Backend, k.Limit, k.MeasuredOn, state)
+	}
 }
 
 func printBackends(out io.Writer, p *client.Pools) {

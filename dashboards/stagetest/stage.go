@@ -82,6 +82,7 @@ listen: {{.Listen}}
 metrics_listen: {{.Metrics}}
 worker_metrics_listen: {{.WorkerMetrics}}
 redis: {url: {{.Redis}}, timeout_ms: 1000}
+knee_file: knees.json
 gate: {policy: {{.Policy}}{{if .FreeCutMS}}, free_queue_age_cut_ms: {{.FreeCutMS}}{{end}}}
 {{if .RecheckOff}}lab: {recheck_off: true}{{end}}
 pools:

@@ -215,7 +215,7 @@ func (b *base) knees() map[string]bool {
 	for _, path := range slackgate.Paths {
 		for _, be := range cfg.Pool(path).Backends {
 			if be.Knee != nil {
-				out[be.Name] = be.Knee.Expired(time.Now())
+				out[be.Name] = be.KneeOutOfDate(time.Now()) != ""
 			}
 		}
 	}
