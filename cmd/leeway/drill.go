@@ -41,6 +41,9 @@ func (c *drillRunCmd) Run(ctx context.Context, out io.Writer) error {
 	if c.Runs < 1 || c.Runs > maxDrillRuns {
 		return fmt.Errorf("--runs must be from 1 to %d", maxDrillRuns)
 	}
+	if c.Compare != "" {
+		return c.compare(out)
+	}
 	p, err := c.plan()
 	if err != nil {
 		return err
@@ -55,6 +58,23 @@ func (c *drillRunCmd) Run(ctx context.Context, out io.Writer) error {
 	if !e.Passed() {
 		return exitError(1)
 	}
+	return nil
+}
+
+// compare holds two files of evidence against each other.
+func (c *drillRunCmd) compare(out io.Writer) error {
+	if c.Name == "" {
+		return errors.New("--compare wants two files: --compare A.json B.json")
+	}
+	a, err := drill.ReadEvidence(c.Compare)
+	if err != nil {
+		return err
+	}
+	b, err := drill.ReadEvidence(c.Name)
+	if err != nil {
+		return err
+	}
+	report.Compare(out, c.Compare, a, c.Name, b)
 	return nil
 }
 
@@ -156,6 +176,9 @@ func (c *drillRunCmd) files(e *drill.Evidence) error {
 		if err := writeFile(c.JSON, e.Write); err != nil {
 			return err
 		}
+	}
+	if c.HTML != "" {
+		return writeFile(c.HTML, func(w io.Writer) error { return report.HTML(w, e) })
 	}
 	return nil
 }
