@@ -268,38 +268,53 @@ func (p *Pool) cancels(ctx context.Context) error {
 	}
 }
 
-// handle turns a ticket into a claim. It never returns an error: tickets are
-// interchangeable, and one spent for nothing is made up for by whoever sees a
-// job waiting without one.
+// ticketFor is how long a slot goes on claiming under one ticket. asynq gives a
+// ticket an hour beyond the longest deadline, after which it would take the
+// slot for free while the handler still runs.
+const ticketFor = 30 * time.Minute
+
+// handle turns a ticket into claims: while jobs wait, the slot takes one after
+// the other, without going back to asynq for each. It never returns an error:
+// tickets are interchangeable, and one spent for nothing is made up for by
+// whoever sees a job waiting without one.
 func (p *Pool) handle(context.Context, *asynq.Task) error {
 	p.inFlight.Add(1)
 	defer p.inFlight.Done()
-	p.Background.Guard("ticket "+p.Path.String(), p.takeOne)
+	p.Background.Guard("ticket "+p.Path.String(), func() {
+		for began := time.Now(); p.takeOne(); {
+			if time.Since(began) > ticketFor {
+				p.topUp()
+				return
+			}
+		}
+	})
 	return nil
 }
 
-func (p *Pool) takeOne() {
+// takeOne claims a job and runs it. It reports whether there may be another:
+// with nothing waiting none is needed, and with every slot of the pool taken
+// those are the ones to come back.
+func (p *Pool) takeOne() (again bool) {
 	if p.leaving.Load() {
-		return
+		return false
 	}
 	claim, _, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
 	switch {
 	case err != nil && claim == nil:
 		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)
-		return
+		return false
 	case err != nil:
 		p.Log.Error("claimed job cannot be read", "job_id", claim.ID, "error", err)
 		p.finish(claim, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1}, nil)
-		return
+		return true
 	case claim == nil:
-		return // nothing waits, or every slot of the pool is taken
+		return false // nothing waits, or every slot of the pool is taken
 	}
 	p.run(claim)
-	p.topUp()
+	return true
 }
 
-// topUp replaces tickets that were spent, here or by another worker, while
-// every slot of the pool was taken: now one is free.
+// topUp writes the tickets that free slots are short of.
 func (p *Pool) topUp() {
 	var policy [slackgate.NumPaths]redisstore.PoolPolicy
 	policy[p.Path].Limit = p.Limit

@@ -114,6 +114,7 @@ type pending struct {
 	class     ClassSettings // what it was decided by
 	offer     redisstore.Offer
 	verdict   broker.Verdict
+	ticket    bool  // set when it needs one
 	err       error // until there is a verdict: why there is none
 	done      chan struct{}
 }
@@ -173,6 +174,9 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 		elapsed := time.Since(job.ReceivedAt).Milliseconds()
 		joblog.Rejected(ctx, a.Log, job, v, v.NowMS-elapsed, elapsed)
 		return *v, p.err
+	}
+	if !p.ticket {
+		return *v, nil
 	}
 	// The promise stands whether or not its ticket can be written: whoever
 	// notices the missing ticket adds one.
@@ -280,7 +284,7 @@ func (a *Admitter) flush(batch []*pending) {
 		case redisstore.BatchGone:
 			p.err = broker.ErrBatchCancelled
 		default:
-			p.verdict, p.err = a.verdict(p, &got, i), nil
+			p.verdict, p.err, p.ticket = a.verdict(p, &got, i), nil, adm.Ticket
 		}
 	}
 }
@@ -458,6 +462,9 @@ func (a *Admitter) again(ctx context.Context, p *pending) (bool, error) {
 	got, err := a.offer(ctx, []*pending{p})
 	if err != nil || got.Jobs[0].Path == slackgate.Reject {
 		return false, err
+	}
+	if !got.Jobs[0].Ticket {
+		return true, nil
 	}
 	if err := a.Tickets.Put(context.WithoutCancel(ctx), got.Jobs[0].Path, 1); err != nil {
 		a.Log.Warn("ticket not written", "job_id", p.job.ID, "path", got.Jobs[0].Path.String(), "error", err)

@@ -222,7 +222,7 @@ func TestConcurrentSubmissionsShareACall(t *testing.T) {
 		if len(b.seen.verdicts) != 201 || admitted != 8 {
 			t.Errorf("%d decisions observed, %d admitted", len(b.seen.verdicts), admitted)
 		}
-		// Each admission has its ticket.
+		// One for each slot that is free.
 		if p, err := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 8 || err != nil {
 			t.Errorf("%d tickets, %v", p, err)
 		}

@@ -80,6 +80,10 @@ func (p *PoolPolicy) TakeLadder(from *PoolPolicy) {
 // did.
 type Admission struct {
 	Path slackgate.Path
+	// Ticket is set when the job needs a ticket: it was admitted while fewer
+	// jobs waited than slots were free. What waits beyond that is claimed by
+	// the slots that come free.
+	Ticket bool
 	// Bound is set when the job's idempotency key was bound before: the job
 	// itself is not on record then, BoundTo is.
 	Bound   KeyState
@@ -202,6 +206,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 				return Admitted{}, err
 			}
 		}
+		a.Ticket = r.int() == 1
 		a.BoundTo = r.string()
 		for _, path := range slackgate.Paths {
 			a.Pools[path] = readPool(r, capacity[path], policy[path])

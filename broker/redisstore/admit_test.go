@@ -23,6 +23,7 @@ var admitBehaviours = []behaviour{
 	{"a stale offer does nothing", staleDoesNothing},
 	{"no slack is a miss on path reject", noSlackIsMiss},
 	{"capacity is the living slots within the limit", capacity},
+	{"a job needs a ticket while a slot is free that none waits for", ticketsForFreeSlots},
 	{"a claim that ended frees no place twice", releasedCounter},
 	{"a ladder of nothing admits nothing", emptyLadder},
 	{"another pool takes a claimed job", heldOffer},
@@ -569,5 +570,34 @@ func heldOffer(t *testing.T, h *harness) {
 	}
 	if _, err := h.Cancel(bg, "j"); err != nil || again(c) != slackgate.Reject {
 		t.Errorf("a cancelled job was offered again (%v)", err)
+	}
+}
+
+func ticketsForFreeSlots(t *testing.T, h *harness) {
+	h.live(3, 1)
+	h.put(slackgate.Paid, testJob("runs", 60_000))
+	h.claim(slackgate.Paid) // two slots are free now
+	var batch []Offer
+	for i := range 4 {
+		batch = append(batch, offerTo(slackgate.Paid, testJob(fmt.Sprintf("w%d", i), 60_000)))
+	}
+	batch = append(batch, offerTo(slackgate.Free, testJob("f", 60_000)))
+	got, err := h.Admit(bg, openPools(), batch)
+	h.must(err)
+	for i, want := range []bool{true, true, false, false, true} {
+		if a := got.Jobs[i]; a.Path == slackgate.Reject || a.Ticket != want {
+			t.Errorf("job %d: %+v, want ticket %t", i, a, want)
+		}
+	}
+	if got, err = h.Admit(bg, openPools(), batch[:1]); err != nil || got.Jobs[0].Ticket {
+		t.Errorf("behind those that wait: %+v, %v", got.Jobs, err)
+	}
+	h.claim(slackgate.Paid)
+	h.claim(slackgate.Paid) // every slot is taken
+	if got, err = h.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("x", 60_000))}); err != nil || got.Jobs[0].Ticket {
+		t.Errorf("with no slot free: %+v, %v", got.Jobs, err)
+	}
+	if got, err = h.Admit(bg, openPools(), []Offer{{Job: testJob("no", 60_000), DeadlineMS: 60_000}}); err != nil || got.Jobs[0].Ticket {
+		t.Errorf("a refusal: %+v, %v", got.Jobs, err)
 	}
 }

@@ -20,7 +20,7 @@
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
 -- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another, 'gone' where the
--- batch was cancelled), the id of the
+-- batch was cancelled), 1 if it needs a ticket (a slot is free that no job waits for), the id of the
 -- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it; and
 -- where budgets bind the job, what was spent and reserved of its producer's, then of its class's; where its producer is
 -- limited, how far ahead it is in microseconds and its unfinished jobs.
@@ -48,6 +48,7 @@ for i, name in ipairs({ 'paid', 'free' }) do
   p.capacity = math.min(p.limit, live_slots(name, now))
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
   p.running = redis.call('ZCARD', P .. ':running:' .. name)
+  p.free = p.capacity - p.running
   -- A worker that came free since the ladder was built has taken a place on it:
   -- the next job's start was counted on that very worker.
   if p.last > 0 then p.running = p.running + math.max(0, tonumber(counters[i + 1] or '0') - at_build) end
@@ -152,7 +153,7 @@ while a <= #ARGV do
   end
   local quota
   if arg() == '1' then quota = { interval = num(), tolerance = num(), max = num(), ahead = 0, live = 0 } end
-  local took, bound_to = '', ''
+  local took, bound_to, ticket = '', '', 0
   if idem ~= '' then
     local bound = redis.call('GET', P .. ':idem:' .. idem)
     -- a key whose job is off the record names nothing any more
@@ -240,6 +241,8 @@ while a <= #ARGV do
           newest_ttl = math.max(newest_ttl, idem_ttl)
         end
         if path == 'paid' and budget then set_aside(id, class, producer, budget.cost) end
+        -- with as many waiting as slots are free, there are tickets enough
+        if p.waiting < p.free then ticket = 1 end
         p.waiting = p.waiting + 1
         for _, r in pairs(p.rungs) do
           if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
@@ -255,6 +258,7 @@ while a <= #ARGV do
       'late_by_ms', '0' })
   end
   out[#out + 1] = took
+  out[#out + 1] = ticket
   out[#out + 1] = bound_to
   for _, name in ipairs({ 'paid', 'free' }) do
     for i = 1, 7 do out[#out + 1] = seen[name][i] end

@@ -95,6 +95,38 @@ func TestTicketsTooMany(t *testing.T) {
 	})
 }
 
+// Jobs that wait behind a busy pool have no tickets: each slot takes one after
+// the other, and between two there is no idle time to speak of.
+func TestSlotsGoOnWithoutTickets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		var ids []string
+		for range 10 {
+			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
+		}
+		n, err := w.api.tickets.Pending(t.Context(), slackgate.Paid)
+		if err != nil || n > 2 {
+			t.Errorf("%d tickets for two slots, %v", n, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		if n, err = w.api.tickets.Pending(t.Context(), slackgate.Paid); n != 0 || err != nil {
+			t.Errorf("%d tickets with every slot taken, %v", n, err)
+		}
+		var ends []*broker.View
+		var last int64
+		for _, id := range ids {
+			v := w.wait(id)
+			ends, last = append(ends, v), max(last, v.AcceptedMS+v.ElapsedMS)
+		}
+		// Five rounds of the lab's 1200 ms, and a poll for the first.
+		if took := last - ends[0].AcceptedMS; took > 5*1200+100 {
+			t.Errorf("ten jobs on two slots took %d ms", took)
+		}
+		w.balance(ends, 0)
+	})
+}
+
 // Tickets removed by hand strand no job: whoever notices adds new ones.
 func TestTicketsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
