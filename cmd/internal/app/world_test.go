@@ -145,6 +145,7 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 		w.stopped.Wait()
 		must(t, rdb.Close())
 		w.redis.Close()
+		time.Sleep(time.Second) // the client's own goroutines see that they are done
 	})
 	return w
 }
