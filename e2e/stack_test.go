@@ -256,6 +256,7 @@ type stack struct {
 	apis    []*process
 	workers []*process
 	client  *client.Client
+	faulty  string // the folder of the binaries started from now on; empty: the product's own
 
 	book book
 }
@@ -312,7 +313,7 @@ func run(t *testing.T, s settings, redisArgs ...string) *stack {
 // startAPI starts another API process; submissions go to it from now on.
 func (d *stack) startAPI(args ...string) *process {
 	d.t.Helper()
-	p := start(d.t, "api", d.env, append([]string{"--config", d.file}, args...)...)
+	p := start(d.t, filepath.Join(d.faulty, "api"), d.env, append([]string{"--config", d.file}, args...)...)
 	d.client = &client.Client{Base: "http://" + p.field("listening", "addr"), HTTP: &http.Client{Timeout: callTimeout}}
 	d.api = p
 	d.apis = append(d.apis, p)
@@ -323,7 +324,7 @@ func (d *stack) startAPI(args ...string) *process {
 // offers, is added to that of the stack.
 func (d *stack) startWorker(env ...string) *process {
 	d.t.Helper()
-	p := start(d.t, "worker", slices.Concat(d.env, env), "--config", d.file)
+	p := start(d.t, filepath.Join(d.faulty, "worker"), slices.Concat(d.env, env), "--config", d.file)
 	p.field("working", "metrics_addr")
 	d.workers = append(d.workers, p)
 	return p

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/faultpoint"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
@@ -17,6 +18,7 @@ import (
 // run takes a claimed job to its one outcome.
 func (p *Pool) run(c *broker.Claim) {
 	p.Observer.Claimed(c.Path, c.QueueWaitMS())
+	faultpoint.Reach(faultpoint.Claimed)
 	// The gate again: time has passed since the promise. The backends' own
 	// p95s are checked by the runner before each call.
 	if !p.stillFits(c) {
@@ -42,6 +44,7 @@ func (p *Pool) run(c *broker.Claim) {
 			row := p.row(c, &call)
 			err := p.Store.OpenSpend(ctx, c, &row, !call.Tariff.Free(), backend.EstimateTokens(prompt)+backend.EstimateTokens(c.Text), int64(c.MaxOutputTokens))
 			openedAt = row.OpenedAtMS
+			faultpoint.Reach(faultpoint.Booked)
 			if err != nil {
 				unwritten = append(unwritten, p.settlement(c, &call, &attempt.Settlement{
 					NotCalled: true, Usage: backend.Usage{How: backend.UsageNone},
@@ -106,6 +109,7 @@ func (p *Pool) run(c *broker.Claim) {
 	if f.FirstByteMS >= 0 {
 		p.Observer.FirstByte(c.Path, f.FirstByteMS)
 	}
+	faultpoint.Reach(faultpoint.Answered)
 	p.finish(c, f, settled)
 	p.measure(samples...)
 }
@@ -368,6 +372,7 @@ func (p *Pool) finish(c *broker.Claim, f *broker.Finish, settled []redisstore.Se
 		_, err := p.Store.Finish(ctx, c, f, settled...)
 		return err
 	})
+	faultpoint.Reach(faultpoint.Finished)
 	if errors.Is(err, broker.ErrFenced) {
 		p.Log.Warn("outcome discarded: the job had another end", "job_id", c.ID, "outcome", string(f.Outcome))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/faultpoint"
 	"leeway/broker/flag"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
@@ -183,6 +184,7 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 	if err := a.Tickets.Put(context.WithoutCancel(ctx), v.Path, 1); err != nil {
 		a.Log.Warn("ticket not written", "job_id", job.ID, "path", v.Path.String(), "error", err)
 	}
+	faultpoint.Reach(faultpoint.Ticketed)
 	return *v, nil
 }
 
@@ -304,7 +306,9 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 		for i, p := range batch {
 			offers[i] = p.offer
 		}
+		faultpoint.Reach(faultpoint.Promising)
 		got, err := a.Store.Admit(ctx, s.Flags, s.Pools, offers)
+		faultpoint.Reach(faultpoint.Promised)
 		switch {
 		case err != nil:
 			return got, err

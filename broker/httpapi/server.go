@@ -18,6 +18,7 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
+	"leeway/broker/faultpoint"
 	"leeway/broker/flag"
 	"leeway/broker/joblog"
 	"leeway/broker/measure"
@@ -225,8 +226,10 @@ func (s *Server) submit(c echo.Context) error {
 		return err
 	}
 	job.Key = keyed(key, body)
+	faultpoint.Reach(faultpoint.Received)
 	v, err := s.Admitter.Submit(ctx, job)
 	limitHeaders(c.Response().Header(), &v)
+	faultpoint.Reach(faultpoint.Replying)
 	if !v.Admitted() {
 		return notAdmitted(&v, err)
 	}
