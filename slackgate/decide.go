@@ -55,7 +55,7 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		return r
 	}
 	asked, closed := 0, 0
-	retry, budgetRetry := int64(Unbounded), int64(Unbounded)
+	retry, budgetRetry, shareRetry := int64(Unbounded), int64(Unbounded), int64(Unbounded)
 	for place := range j.Prefer {
 		var b Bound
 		if b.set(s, &j, &p, place, r.SlackMS); b.Path == Reject {
@@ -71,6 +71,13 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		}
 		asked++
 		if holds := r.ask(&b, pool, &j, p.Rule); holds && b.open(pool) {
+			if pool.Share.Rung > 0 {
+				if r.Reason != ReasonBudget {
+					r.Reason = ReasonShare
+				}
+				shareRetry = min(shareRetry, s.shareInMS(pool, &j))
+				continue
+			}
 			if which, over := s.overBudget(j.CostMicro); over && b.Path == Paid {
 				// Only money keeps it from here: another pool may still take it.
 				r.Reason, r.Limit = ReasonBudget, budgetLimits[which]
@@ -91,7 +98,9 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 	switch {
 	case r.Reason == ReasonBudget:
 		// Time may open the other pool sooner than the next day this one.
-		r.RetryAfterMS = spread(min(retry, budgetRetry), j.Spread)
+		r.RetryAfterMS = spread(min(retry, budgetRetry, shareRetry), j.Spread)
+	case r.Reason == ReasonShare:
+		r.RetryAfterMS = spread(min(retry, shareRetry), j.Spread)
 	case asked > 0:
 		r.Reason = ReasonNoSlack
 		r.RetryAfterMS = spread(retry, j.Spread)
@@ -139,6 +148,12 @@ func (s *Snapshot) endsInMS(j *Job) int64 {
 		return defaultEndsInMS
 	}
 	return ends
+}
+
+// shareInMS is when the next job of a producer that has its share of a pool is
+// expected to end.
+func (s *Snapshot) shareInMS(p *PoolState, j *Job) int64 {
+	return s.endsInMS(j) * max(1, int64(p.InFlight())/max(1, p.Share.Waiting))
 }
 
 // defaultEndsInMS stands where nothing is known of the running jobs.

@@ -219,6 +219,9 @@ type PoolState struct {
 	// Break is what [Bound.Check], or the script that does the same, found on
 	// the ladder for this job.
 	Break Break
+	// Share is the rung on which the job's producer has its fair share of the
+	// pool already, and its jobs there; see [Shares.Check].
+	Share Break
 }
 
 // InFlight is what is admitted and unfinished.

@@ -45,6 +45,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 			HorizonMS:  s.HorizonMS,
 		})
 		v.pools[path].SetLadder(ladder, st.Released[path])
+		v.pools[path].SetShares(ladder.Shares(st.Demands[path]))
 	}
 	a.view.Store(v)
 	return v, nil

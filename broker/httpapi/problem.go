@@ -132,7 +132,9 @@ func refusal(v *broker.Verdict) *Problem {
 		if v.Limit == slackgate.LimitInFlight {
 			detail = "the producer has as many unfinished jobs as it may have"
 		}
-	case slackgate.ReasonPaid, slackgate.ReasonFree, slackgate.ReasonShare:
+	case slackgate.ReasonShare:
+		detail = "the producer has its fair share of the pools while others want theirs"
+	case slackgate.ReasonPaid, slackgate.ReasonFree:
 	}
 	p := problem(status, string(v.Reason), detail)
 	p.Verdict = verdict(v)

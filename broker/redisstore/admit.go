@@ -61,7 +61,17 @@ type PoolPolicy struct {
 	// Released is GateState.Released of the state the ladder was built from.
 	Released int64
 
-	rungs string // of Ladder, as the script takes them; see SetLadder
+	rungs, levels string // of Ladder and shares, as the script takes them; see SetLadder
+}
+
+// SetShares holds producers to their shares of the ladder's rungs; nil holds
+// nobody back.
+func (p *PoolPolicy) SetShares(s slackgate.Shares) {
+	out := make([]byte, 0, rungDigits*len(s))
+	for _, n := range s {
+		out = appendNumber(out, n)
+	}
+	p.levels = string(out)
 }
 
 // SetLadder gives the policy a ladder, built from a state with that many
@@ -73,7 +83,7 @@ func (p *PoolPolicy) SetLadder(l *slackgate.Ladder, released int64) {
 
 // TakeLadder gives the policy the ladder of another.
 func (p *PoolPolicy) TakeLadder(from *PoolPolicy) {
-	p.Ladder, p.Released, p.rungs = from.Ladder, from.Released, from.rungs
+	p.Ladder, p.Released, p.rungs, p.levels = from.Ladder, from.Released, from.rungs, from.levels
 }
 
 // Admission is what the script did with one offer and the state it saw when it
@@ -149,7 +159,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		if p.rungs == "" && p.Ladder != nil {
 			p.rungs = appendRungs(p.Ladder)
 		}
-		args = append(args, p.Limit, p.Released, p.rungs)
+		args = append(args, p.Limit, p.Released, p.rungs, p.levels)
 	}
 	for i := range offers {
 		o := &offers[i]
@@ -229,6 +239,9 @@ func readPool(r *reply, capacity int, p PoolPolicy) slackgate.PoolState {
 	st.QueueAgeMS, st.ClassQueueAgeMS = r.int(), r.int()
 	st.Ahead = int(r.int())
 	st.Break = slackgate.Break{Rung: int(r.int()), Waiting: r.int()}
+	if p.levels != "" {
+		st.Share = slackgate.Break{Rung: int(r.int()), Waiting: r.int()}
+	}
 	st.Ladder = p.Ladder
 	return st
 }
@@ -242,15 +255,7 @@ const rungDigits = 16
 func appendRungs(l *slackgate.Ladder) string {
 	rungs := l.Rungs()
 	out := make([]byte, 0, 3*rungDigits*len(rungs))
-	number := func(n int64) {
-		const most = 1e15 // a number that a float holds, in rungDigits
-		var digits [20]byte
-		text := strconv.AppendInt(digits[:0], min(n, most), 10)
-		for range rungDigits - len(text) {
-			out = append(out, ' ')
-		}
-		out = append(out, text...)
-	}
+	number := func(n int64) { out = appendNumber(out, n) }
 	for _, r := range rungs {
 		if r.AtMS == slackgate.Unbounded {
 			r.AtMS = -1
@@ -260,6 +265,17 @@ func appendRungs(l *slackgate.Ladder) string {
 		number(r.WaitMS)
 	}
 	return string(out)
+}
+
+// appendNumber writes a number in rungDigits characters.
+func appendNumber(out []byte, n int64) []byte {
+	const most = 1e15 // a number that a float holds, in rungDigits
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], min(n, most), 10)
+	for range rungDigits - len(text) {
+		out = append(out, ' ')
+	}
+	return append(out, text...)
 }
 
 func appendBudgets(args []any, o *Offer) []any {

@@ -2,7 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +26,8 @@ type GateState struct {
 	SilentAges [slackgate.NumPaths][]int64
 	// Released counts the claims that have come to an end.
 	Released [slackgate.NumPaths]int64
+	// Demands are how fast each active producer submits.
+	Demands [slackgate.NumPaths][]slackgate.Demand
 }
 
 // State reads the gate's state.
@@ -41,12 +45,37 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy
 		p.ClassQueueAgeMS = p.QueueAgeMS
 		st.Released[path] = r.int()
 		st.RunningAges[path], st.SilentAges[path] = r.ints(), r.ints()
+		st.Demands[path] = readDemands(r, st.NowMS)
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
 	s.saw(st.NowMS)
 	return st, nil
+}
+
+// demandFadesMS is how long submissions count, on average, in what a producer
+// wants; the scripts hold the same number.
+const demandFadesMS = 30_000
+
+// readDemands reads what producers want. What fades is divided by what a
+// steady one of 1 would have come to since its first submission, in a second at
+// least.
+func readDemands(r *reply, nowMS int64) []slackgate.Demand {
+	var out []slackgate.Demand
+	list := r.texts()
+	for i := 0; i+2 < len(list); i += 3 {
+		n, err := strconv.ParseFloat(list[i], 64)
+		at, err2 := strconv.ParseInt(list[i+1], 10, 64)
+		first, err3 := strconv.ParseInt(list[i+2], 10, 64)
+		if err := errors.Join(err, err2, err3); err != nil {
+			r.err = fmt.Errorf("%w: demand: %w", broker.ErrUnavailable, err)
+			return nil
+		}
+		n *= math.Exp(-float64(max(0, nowMS-at)) / demandFadesMS)
+		out = append(out, slackgate.Demand(n/(demandFadesMS*-math.Expm1(-float64(max(1000, nowMS-first))/demandFadesMS))))
+	}
+	return out
 }
 
 // Swept is what one sweep mended.

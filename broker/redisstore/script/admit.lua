@@ -4,7 +4,8 @@
 -- ARGV: give_up_at, books, record_extra_ms, flags version, instant until which the flags hold (0: no
 -- end), number of jobs, then for paid and for free:
 --   limit, released (the counter when the ladder was built), the rungs: at (-1 on the last), max and wait of each,
---   rung_digits characters a number
+--   rung_digits characters a number, and in the same way how many unfinished jobs due before each rung's mark one
+--   producer may have ('': any number)
 -- then per job:
 --   id, class, producer, deadline_ms, reserve_ms, mode, fence, idempotency key ('' for none), hash of the body,
 --   lifetime of the key, spec, text, slack, batch ('' for none), name and place of its line there, where mode is 'new', 'miss'
@@ -21,7 +22,8 @@
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
 -- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another, 'gone' where the
 -- batch was cancelled), 1 if it needs a ticket (a slot is free that no job waits for), the id of the
--- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it; and
+-- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it, with
+-- levels the rung on which the producer has its share and its jobs there; and
 -- where budgets bind the job, what was spent and reserved of its producer's, then of its class's; where its producer is
 -- limited, how far ahead it is in microseconds and its unfinished jobs.
 local a = 1
@@ -43,7 +45,7 @@ local pools = {}
 for i, name in ipairs({ 'paid', 'free' }) do
   local p = { name = name, limit = num(), rungs = {}, class_age = {}, admitted = 0 }
   local at_build = num()
-  p.ladder = arg()
+  p.ladder, p.levels = arg(), arg()
   p.last = #p.ladder / (3 * rung_digits)
   p.capacity = math.min(p.limit, live_slots(name, now))
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
@@ -108,6 +110,22 @@ local function breaks(p, first, first_max)
   end
   return 0, 0
 end
+
+-- the first rung on which the producer has its share already, and its jobs there; 0: none
+local function over_share(p, producer, first)
+  local all = live_jobs(p.name, producer, now)
+  for i = first, p.last do
+    local level = tonumber(string.sub(p.levels, (i - 1) * rung_digits + 1, i * rung_digits))
+    if all + 1 <= level then return 0, 0 end
+    local n, at = all, rung_at(p, i).at
+    if at >= 0 then n = redis.call('ZCOUNT', live_key(p.name, producer), '-inf', '(' .. int(now + at)) end
+    if n + 1 > level then return i, n end
+  end
+  return 0, 0
+end
+
+local wanted = { paid = {}, free = {} } -- what producers asked of the pools in this call
+local function want(pool, producer) wanted[pool][producer] = (wanted[pool][producer] or 0) + 1 end
 
 -- places in the order of arrival, taken for all the jobs at once: one left over does no harm
 local seq
@@ -183,8 +201,9 @@ while a <= #ARGV do
   local seen = {}
   for _, name in ipairs({ 'paid', 'free' }) do
     local p = pools[name]
-    seen[name] = { p.waiting, p.running, p.age, class_age(p, class), 0, 0, 0 }
+    seen[name] = { p.waiting, p.running, p.age, class_age(p, class), 0, 0, 0, 0, 0 }
   end
+  local refused = {}
   for place = 1, 2 do
     local path, max_inflight, max_age, max_class_age, need, plus_age = arg(), num(), num(), num(), num(), num()
     local laddered, first, first_max = num(), num(), num()
@@ -204,8 +223,14 @@ while a <= #ARGV do
           if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
         end
       end
+      if p.levels ~= '' and laddered == 1 and mode == 'new' and ok then
+        s[8], s[9] = over_share(p, producer, first)
+        ok = s[8] == 0
+      end
+      if laddered == 1 and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
       if path == 'paid' and budget and not budget.fits then ok = false end
       if ok then
+        if laddered == 1 and mode == 'new' then want(path, producer) end
         took = path
         if held then
           unreserve(id)
@@ -250,6 +275,9 @@ while a <= #ARGV do
       end
     end
   end
+  if took == '' then
+    for _, path in ipairs(refused) do want(path, producer) end
+  end
   if mode == 'miss' then
     book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
       'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
@@ -261,7 +289,7 @@ while a <= #ARGV do
   out[#out + 1] = ticket
   out[#out + 1] = bound_to
   for _, name in ipairs({ 'paid', 'free' }) do
-    for i = 1, 7 do out[#out + 1] = seen[name][i] end
+    for i = 1, pools[name].levels == '' and 7 or 9 do out[#out + 1] = seen[name][i] end
   end
   if budget then
     for i = 1, 4 do out[#out + 1] = budget.seen[i] end
@@ -270,6 +298,9 @@ while a <= #ARGV do
     out[#out + 1] = int(quota.ahead)
     out[#out + 1] = quota.live
   end
+end
+for pool, by in pairs(wanted) do
+  for producer, n in pairs(by) do add_demand(pool, producer, n, now) end
 end
 for _, p in pairs(pools) do
   if p.admitted > 0 then bump('admitted:' .. p.name, p.admitted) end

@@ -9,6 +9,7 @@
 --   P:started:<pool>    zset    claimed jobs by the instant of the claim
 --   P:silent:<pool>     zset    the same, only those that have had no answer text yet
 --   P:live:<pool>:<producer>  zset  a producer's unfinished jobs by urgency
+--   P:demand:<pool>     hash    producer -> "<recent submissions, fading>:<since when they fade>:<first of them>"
 --   P:age:<pool>        zset    waiting jobs by the instant they were accepted
 --   P:age:<pool>:<cls>  zset    the same for one class
 --   P:workers:<pool>    zset    "<worker>|<slots>" by the instant they are forgotten
@@ -178,6 +179,35 @@ local function drop_live(pool, producer, id) redis.call('ZREM', live_key(pool, p
 local function live_jobs(pool, producer, now)
   redis.call('ZREMRANGEBYSCORE', live_key(pool, producer), '-inf', int(now - live_after))
   return redis.call('ZCARD', live_key(pool, producer))
+end
+
+-- How much a producer wants of a pool: submissions that it took or refused,
+-- fading with demand_fades. One that has not been heard of for demand_kept is
+-- idle. Names beyond most_demands are not noted: they are held to the others'
+-- level. What cannot be noted, with Redis full, is no reason not to answer.
+local demand_fades, demand_kept, most_demands = 30000, 300000, 200
+
+local function demand_of(v)
+  local n, at, first = string.match(v or '', '^([%d.e+-]+):(%d+):(%d+)$')
+  return tonumber(n or '0'), tonumber(at or '0'), tonumber(first or '0')
+end
+
+local function add_demand(pool, producer, more, now)
+  local key = P .. ':demand:' .. pool
+  local known = redis.call('HGET', key, producer)
+  if not known and redis.call('HLEN', key) >= most_demands then
+    local all = redis.call('HGETALL', key)
+    for i = 1, #all, 2 do
+      local _, at = demand_of(all[i + 1])
+      if now - at > demand_kept then redis.call('HDEL', key, all[i]) end
+    end
+    if redis.call('HLEN', key) >= most_demands then return end
+  end
+  local n, at, first = demand_of(known)
+  if now - at > demand_kept then n, first = 0, now end
+  n = n * math.exp(-math.max(0, now - at) / demand_fades) + more
+  redis.pcall('HSET', key, producer, string.format('%.6f', n) .. ':' .. int(now) .. ':' .. int(first))
+  redis.call('PEXPIRE', key, demand_kept)
 end
 
 -- Budgets. What a job may yet cost is reserved under its class and its producer
