@@ -185,7 +185,7 @@ func (p *project) environment(t *testing.T) {
 	}
 	for _, name := range []string{"api", "worker-paid", "worker-free"} {
 		s := p.Services[name]
-		var environ []string
+		environ := image(t)
 		for k, v := range s.Environment {
 			if !known[k] {
 				t.Errorf("%s is given %s, which nothing reads", name, k)
@@ -223,6 +223,12 @@ func (p *project) environment(t *testing.T) {
 			}
 		}
 	}
+}
+
+// image is the environment that the image sets.
+func image(t *testing.T) []string {
+	t.Helper()
+	return regexp.MustCompile(`LEEWAY_[A-Z_]+=:\d+`).FindAllString(read(t, "../Dockerfile"), -1)
 }
 
 // listens is the port on which a service's process listens for a purpose: the

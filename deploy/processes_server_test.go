@@ -1,0 +1,190 @@
+//go:build server
+
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"leeway/broker/redisstore/redistest"
+)
+
+// host runs the services of docker-compose.yml on this machine, one process
+// each: what a service calls name:port, and the port it listens on, become
+// loopback ports of their own. All else is as the file and the image say.
+type host struct {
+	t     *testing.T
+	bin   string
+	ports map[string]string // "service:port" -> 127.0.0.1:port
+}
+
+// at is where a service's port is on this machine.
+func (h *host) at(service, port string) string {
+	key := service + ":" + port
+	if h.ports[key] == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		h.ports[key] = l.Addr().String()
+		_ = l.Close()
+	}
+	return h.ports[key]
+}
+
+var (
+	elsewhere = regexp.MustCompile(`\b(redis|lab-paid|lab-free):(\d+)`)
+	own       = regexp.MustCompile(`^(?:http://127\.0\.0\.1)?:(\d+)`)
+)
+
+// here is a text of a service with its addresses replaced.
+func (h *host) here(service, s string) string {
+	s = elsewhere.ReplaceAllStringFunc(s, func(m string) string {
+		name, port, _ := strings.Cut(m, ":")
+		return h.at(name, port)
+	})
+	return own.ReplaceAllStringFunc(s, func(m string) string {
+		prefix, port, _ := strings.Cut(strings.Replace(m, "http://127.0.0.1", "", 1), ":")
+		if strings.HasPrefix(m, "http") {
+			prefix = "http://"
+		}
+		return prefix + h.at(service, port)
+	})
+}
+
+// command is a service's command line as a process of this machine.
+func (h *host) command(service string, argv []string) *exec.Cmd {
+	args := make([]string, 0, len(argv))
+	for _, a := range argv[1:] {
+		args = append(args, h.here(service, a))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	h.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, filepath.Join(h.bin, argv[0]), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// start runs a service with the image's environment and its own.
+func (h *host) start(p *project, service string) {
+	s := p.Services[service]
+	cmd := h.command(service, s.Command)
+	for _, variable := range image(h.t) {
+		name, addr, _ := strings.Cut(variable, "=")
+		cmd.Env = append(cmd.Env, name+"="+h.here(service, addr))
+	}
+	for k, v := range s.Environment {
+		if k == "LEEWAY_CONFIG" {
+			file := filepath.Join(h.t.TempDir(), "leeway.yaml")
+			if err := os.WriteFile(file, []byte(h.here(service, p.Configs[s.Configs[0].Source].Content)), 0o600); err != nil {
+				h.t.Fatal(err)
+			}
+			v = file
+		}
+		cmd.Env = append(cmd.Env, k+"="+h.here(service, v))
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		err := cmd.Wait()
+		if err != nil || h.t.Failed() {
+			h.t.Logf("%s: %v\n%s", service, err, out.String())
+		}
+	})
+}
+
+// healthy waits for the service's own health check, or the image's.
+func (h *host) healthy(p *project, service string) {
+	h.t.Helper()
+	var test []string
+	if c := p.Services[service].Healthcheck; c != nil && len(c.Test) > 1 {
+		test = c.Test[1:]
+	} else {
+		m := regexp.MustCompile(`(?s)HEALTHCHECK.*?CMD (\[.*?\])`).FindStringSubmatch(read(h.t, "../Dockerfile"))
+		if err := json.Unmarshal([]byte(m[1]), &test); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	h.soon(service+" is healthy", func() error {
+		out, err := h.command(service, test).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+func (h *host) soon(what string, try func() error) {
+	h.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestProcesses runs the services' own commands, environment and configuration
+// without containers, and a job through them.
+func TestProcesses(t *testing.T) {
+	p := load(t)
+	h := &host{t: t, bin: t.TempDir(), ports: map[string]string{}}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", h.bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
+	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	h.ports["redis:6379"] = redistest.Start(t, p.Services["redis"].Command[1:]...).Addr()
+	services := []string{"lab-paid", "lab-free", "api", "worker-paid", "worker-free"}
+	for _, s := range services {
+		h.start(p, s)
+	}
+	for _, s := range services {
+		h.healthy(p, s)
+	}
+	api := "http://" + h.at("api", "8080")
+	var job struct {
+		JobID string `json:"job_id"`
+	}
+	h.soon("a job is admitted", func() error {
+		resp, err := http.Post(api+"/v1/jobs", "application/json", strings.NewReader(`{"text": "A refusal costs milliseconds. A late answer costs a generation."}`))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		raw, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusAccepted {
+			return fmt.Errorf("%d, %w: %s", resp.StatusCode, err, raw)
+		}
+		return json.Unmarshal(raw, &job)
+	})
+	resp, err := http.Get(api + "/v1/jobs/" + job.JobID + "?wait=20s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Contains(raw, []byte(`"outcome":"usable"`)) {
+		t.Errorf("%v, %s", err, raw)
+	}
+}
