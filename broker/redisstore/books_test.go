@@ -328,10 +328,12 @@ func trimmedBooks(t *testing.T, h *harness) {
 	}
 }
 
+// There are enough of them for one minute too many, even if a new one begins
+// meanwhile.
 func manyProducers(t *testing.T, h *harness) {
 	h.live(10, 10)
 	var offers []Offer
-	for _, id := range ids(ledger.MostProducers+50, "p") {
+	for _, id := range ids(2*ledger.MostProducers+2, "p") {
 		j := testJob(id, 1000)
 		j.Producer = id
 		offers = append(offers, Offer{Job: j, DeadlineMS: 1000, SlackMS: -1000, Miss: true}, Offer{Job: testJob(id+"again", 1000), DeadlineMS: 1000, SlackMS: -1000, Miss: true})
