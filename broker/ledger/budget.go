@@ -81,7 +81,8 @@ func (b *Balance) budgets() {
 	} else {
 		b.equal("reserved", q.Reserved, "what jobs hold is", q.HeldSums)
 	}
-	if b.books.whole(Spend) || dayOf(IDTimeMS(b.books.Spend.First)) < dayOf(b.books.NowMS) {
+	first := b.books.Spend.First // empty where the archive has taken every row
+	if b.books.whole(Spend) || first != "" && dayOf(IDTimeMS(first)) < dayOf(b.books.NowMS) {
 		rows := b.spentToday
 		if len(q.Spent) >= MostSpenders { // names beyond have no sum
 			rows = map[string]int64{}
