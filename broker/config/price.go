@@ -8,6 +8,58 @@ import (
 	"leeway/broker"
 )
 
+// DatedPrice is a price and when it begins.
+type DatedPrice struct {
+	// ValidFrom is a date, 2026-01-31, whose day begins in UTC, or an RFC 3339
+	// time. The prices stand in the order of time; the first also holds for
+	// whatever was before it.
+	ValidFrom string `yaml:"valid_from"`
+	Price     `yaml:",inline"`
+
+	from time.Time
+}
+
+// PriceAt is the price of a call made at t. The version of one without its own
+// is its first day.
+func (b *Backend) PriceAt(t time.Time) *Price {
+	if len(b.Prices) == 0 {
+		return &b.Price
+	}
+	now := &b.Prices[0]
+	for i := range b.Prices {
+		if !b.Prices[i].from.After(t) {
+			now = &b.Prices[i]
+		}
+	}
+	return &now.Price
+}
+
+// PricesWithin are the prices that hold at some time from one instant until
+// another.
+func (b *Backend) PricesWithin(from, until time.Time) []*Price {
+	out := []*Price{b.PriceAt(from)}
+	for i := range b.Prices {
+		if at := b.Prices[i].from; at.After(from) && !at.After(until) {
+			out = append(out, &b.Prices[i].Price)
+		}
+	}
+	return out
+}
+
+// Price is a backend's price; the zero price is free of charge.
+type Price struct {
+	Currency string `yaml:"currency"`
+	// Version names the price in spend rows. Defaults to "1", or to the date
+	// of a dated price.
+	Version string `yaml:"version"`
+	// For a million input tokens, for a million of them that were cached (0:
+	// as the others), for a million output tokens, and for each call.
+	InputMicroPerMTok  int64 `yaml:"input_micro_per_mtok"`
+	CachedMicroPerMTok int64 `yaml:"cached_micro_per_mtok"`
+	OutputMicroPerMTok int64 `yaml:"output_micro_per_mtok"`
+	CallMicro          int64 `yaml:"call_micro"`
+}
+
 // MaxPrices bounds a backend's list of dated prices.
 const MaxPrices = 100
 

@@ -1,0 +1,93 @@
+package config
+
+import (
+	"strings"
+	"text/template"
+
+	"leeway/slackgate"
+)
+
+// Classes by name.
+type Classes map[string]Class
+
+// Preference is the order in which a class wants the pools.
+type Preference string
+
+// The preferences.
+const (
+	PaidFirst Preference = "paid-first"
+	FreeFirst Preference = "free-first"
+	PaidOnly  Preference = "paid-only"
+	FreeOnly  Preference = "free-only"
+)
+
+// Paths is the preference as the gate takes it; false for an unknown one.
+func (p Preference) Paths() ([2]slackgate.Path, bool) {
+	switch p {
+	case PaidFirst:
+		return [2]slackgate.Path{slackgate.Paid, slackgate.Free}, true
+	case FreeFirst:
+		return [2]slackgate.Path{slackgate.Free, slackgate.Paid}, true
+	case PaidOnly:
+		return [2]slackgate.Path{slackgate.Paid}, true
+	case FreeOnly:
+		return [2]slackgate.Path{slackgate.Free}, true
+	}
+	return [2]slackgate.Path{}, false
+}
+
+// Success is what a class counts as an answer in time.
+type Success string
+
+// The kinds of success.
+const (
+	SuccessWhole     Success = "whole"
+	SuccessFirstByte Success = "first_byte"
+)
+
+// Class is a named set of defaults and rules for jobs.
+type Class struct {
+	// DeadlineMS is used when a job names none. Defaults to 15000.
+	DeadlineMS int64 `yaml:"deadline_ms"`
+	// MaxDeadlineMS is the longest allowed. Defaults to 24 h.
+	MaxDeadlineMS int64 `yaml:"max_deadline_ms"`
+	// ReserveMS is kept back from the deadline. Defaults to 2000.
+	ReserveMS *int64 `yaml:"reserve_ms"`
+	// Prefer is the pools and their order. Defaults to paid-first.
+	Prefer Preference `yaml:"prefer"`
+	// Success is "whole" or "first_byte". Defaults to whole.
+	Success Success `yaml:"success"`
+	// MaxOutputTokens is the output limit. Defaults to 400.
+	MaxOutputTokens int `yaml:"max_output_tokens"`
+	// WordLimit is the longest summary asked for. Defaults to 200.
+	WordLimit int `yaml:"word_limit"`
+	// Prompt is the system prompt, a text/template in which {{.WordLimit}} and
+	// {{.MaxOutputTokens}} stand for the class's limits. Defaults to
+	// [DefaultPrompt].
+	Prompt string `yaml:"prompt"`
+	// Rescue lets a job that free can no longer make be offered to paid.
+	Rescue bool `yaml:"rescue"`
+	// BudgetMicroPerDay caps what the class's jobs may cost in a day, all
+	// producers together, in micro-units. Left out: no cap.
+	BudgetMicroPerDay *int64 `yaml:"budget_micro_per_day"`
+
+	promptBytes int64 // of the system prompt
+}
+
+// SystemPromptBytes is how long the system prompt is.
+func (c *Class) SystemPromptBytes() int64 { return c.promptBytes }
+
+// DefaultPrompt is the system prompt of a class that has none.
+const DefaultPrompt = "Summarise the text in at most {{.WordLimit}} words. Answer with the summary alone."
+
+// SystemPrompt is the class's prompt with its limits filled in. The template
+// was checked when the configuration was read.
+func (c *Class) SystemPrompt() (string, error) {
+	t, err := template.New("prompt").Option("missingkey=error").Parse(c.Prompt)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = t.Execute(&b, struct{ WordLimit, MaxOutputTokens int }{c.WordLimit, c.MaxOutputTokens})
+	return b.String(), err
+}
