@@ -214,20 +214,25 @@ func newSampler(p Profile) *sampler {
 	return &sampler{profile: p, rng: rand.New(rand.NewPCG(p.seed, 0x1ee5a7))}
 }
 
-// next returns the next first-byte time; 0 for a profile of load, whose first
-// token is paced like the others.
-func (s *sampler) next() time.Duration {
-	switch s.profile.kind {
+// next returns the next first-byte time.
+func (s *sampler) next() time.Duration { return s.profile.Draw(s.rng) }
+
+// Draw returns a first-byte time, drawn from rng where it is random; 0 for a
+// profile of load, whose first token is paced like the others.
+func (p Profile) Draw(rng *rand.Rand) time.Duration {
+	switch p.kind {
 	case kindFixed:
 	case kindLoad:
 		return 0
 	case kindLognormal:
-		z := s.rng.NormFloat64()
-		ns := float64(s.profile.fixed) * math.Exp(s.profile.sigma*(z-z95))
+		ns := float64(p.fixed) * math.Exp(p.sigma*(rng.NormFloat64()-z95))
 		return time.Duration(min(ns, float64(MaxDelay)))
 	}
-	return s.profile.fixed
+	return p.fixed
 }
+
+// Random reports whether first-byte times differ from call to call.
+func (p Profile) Random() bool { return p.kind == kindLognormal }
 
 // Tail says how the rest of an answer follows its first byte. The zero Tail
 // sends it at once.

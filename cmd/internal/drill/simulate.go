@@ -3,7 +3,6 @@ package drill
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"leeway/slackgate"
 	"leeway/slackgate/simulate"
 	"leeway/workers/attempt"
+	"leeway/workers/lab"
 )
 
 // CannotSimulate says why the simulator cannot play a plan; empty: it can. It
@@ -113,12 +113,17 @@ func newSimulation(p *Plan, schedule []Arrival, seed uint64) (*simulation, error
 	for _, path := range slackgate.Paths {
 		for _, l := range p.Pool(path).Labs {
 			sl := simLab{Lab: l, first: make([]int64, len(schedule))}
-			draw, err := drawer(l.FirstByte, seed)
+			profile, err := lab.ParseProfile(l.FirstByte)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", l.Name, err)
 			}
+			rng := rand.New(rand.NewPCG(seed, 3))
 			for i := range sl.first {
-				sl.first[i] = draw()
+				d := profile.Draw(rng)
+				if profile.Random() { // the simulator counts in whole milliseconds
+					d = max(time.Millisecond, d.Round(time.Millisecond))
+				}
+				sl.first[i] = d.Milliseconds()
 			}
 			tail, err := time.ParseDuration(l.Tail)
 			if err != nil {
@@ -134,34 +139,6 @@ func newSimulation(p *Plan, schedule []Arrival, seed uint64) (*simulation, error
 		}
 	}
 	return s, nil
-}
-
-// drawer makes first bytes as the lab's profile does.
-func drawer(profile string, seed uint64) (func() int64, error) {
-	kind, rest, _ := strings.Cut(profile, ":")
-	if kind == "fixed" {
-		d, err := time.ParseDuration(rest)
-		return func() int64 { return d.Milliseconds() }, err
-	}
-	p95, sigma := time.Duration(0), 0.5
-	for field := range strings.SplitSeq(rest, ",") {
-		key, value, _ := strings.Cut(field, "=")
-		var err error
-		switch key {
-		case "p95":
-			p95, err = time.ParseDuration(value)
-		case "sigma":
-			_, err = fmt.Sscan(value, &sigma)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("first_byte: %w", err)
-		}
-	}
-	rng := rand.New(rand.NewPCG(seed, 3))
-	const z95 = 1.6448536269514722
-	return func() int64 {
-		return max(1, int64(math.Round(float64(p95.Milliseconds())*math.Exp(sigma*(rng.NormFloat64()-z95)))))
-	}, nil
 }
 
 // arrivals are a schedule as the simulator takes it.
