@@ -176,16 +176,19 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 		joblog.Rejected(ctx, a.Log, job, v, v.NowMS-elapsed, elapsed)
 		return *v, p.err
 	}
-	if !p.ticket {
-		return *v, nil
+	if p.ticket {
+		a.putTicket(ctx, job.ID, v.Path)
+		faultpoint.Reach(faultpoint.Ticketed)
 	}
-	// The promise stands whether or not its ticket can be written: whoever
-	// notices the missing ticket adds one.
-	if err := a.Tickets.Put(context.WithoutCancel(ctx), v.Path, 1); err != nil {
-		a.Log.Warn("ticket not written", "job_id", job.ID, "path", v.Path.String(), "error", err)
-	}
-	faultpoint.Reach(faultpoint.Ticketed)
 	return *v, nil
+}
+
+// putTicket writes a promised job's ticket. The promise stands whether or not
+// it can be written: whoever notices the missing ticket adds one.
+func (a *Admitter) putTicket(ctx context.Context, id string, path slackgate.Path) {
+	if err := a.Tickets.Put(context.WithoutCancel(ctx), path, 1); err != nil {
+		a.Log.Warn("ticket not written", "job_id", id, "path", path.String(), "error", err)
+	}
 }
 
 // repeated is the verdict that a job got when it was submitted first.
@@ -467,11 +470,8 @@ func (a *Admitter) again(ctx context.Context, p *pending) (bool, error) {
 	if err != nil || got.Jobs[0].Path == slackgate.Reject {
 		return false, err
 	}
-	if !got.Jobs[0].Ticket {
-		return true, nil
-	}
-	if err := a.Tickets.Put(context.WithoutCancel(ctx), got.Jobs[0].Path, 1); err != nil {
-		a.Log.Warn("ticket not written", "job_id", p.job.ID, "path", got.Jobs[0].Path.String(), "error", err)
+	if got.Jobs[0].Ticket {
+		a.putTicket(ctx, p.job.ID, got.Jobs[0].Path)
 	}
 	return true, nil
 }

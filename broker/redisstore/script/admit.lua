@@ -162,7 +162,7 @@ while a <= #ARGV do
   local budget
   if arg() == '1' then
     budget = { cost = num(), fits = true, seen = {} }
-    for _, field in ipairs({ 'p:' .. producer, 'c:' .. class }) do
+    for _, field in ipairs(budget_fields(class, producer)) do
       local most, spent, reserved = num(), booked(field)
       if most and spent + reserved > most then budget.fits = false end
       budget.seen[#budget.seen + 1] = spent
@@ -233,13 +233,14 @@ while a <= #ARGV do
         if laddered == 1 and mode == 'new' then want(path, producer) end
         took = path
         if held then
+          local urgency = tonumber(held.deadline) - tonumber(held.reserve)
           unreserve(id)
           drop_live(held.path, held.producer or '', id)
-          add_live(path, held.producer or '', id, tonumber(held.deadline) - tonumber(held.reserve))
+          add_live(path, held.producer or '', id, urgency)
           if mode == 'move' then unqueue(held.path, held.member, id, class) else release(held.path, id) end
           redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
           redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
-          enqueue(path, held.member, id, class, tonumber(held.deadline) - tonumber(held.reserve), tonumber(held.accepted))
+          enqueue(path, held.member, id, class, urgency, tonumber(held.accepted))
           bump('moved:' .. held.path .. ':' .. path, 1)
         else
           local member, deadline, ttl = next_member(class, id), now + deadline_ms, int(deadline_ms + extra)

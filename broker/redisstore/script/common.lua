@@ -213,7 +213,7 @@ end
 -- Budgets. What a job may yet cost is reserved under its class and its producer
 -- while the job is unfinished in paid; what its attempts did cost is counted
 -- under the same names on the day it is booked.
-local function budget_fields(class, producer) return { 'c:' .. class, 'p:' .. producer } end
+local function budget_fields(class, producer) return { 'p:' .. producer, 'c:' .. class } end
 
 local function add_reserved(class, producer, n)
   if n == 0 then return end
