@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"leeway/broker/redisstore/redistest"
+	"leeway/dashboards/stagetest"
 )
 
 // host runs the services of docker-compose.yml on this machine, one process
@@ -122,7 +123,7 @@ func (h *host) healthy(p *project, service string) {
 			h.t.Fatal(err)
 		}
 	}
-	h.soon(service+" is healthy", func() error {
+	stagetest.Eventually(h.t, time.Minute, service+" is healthy", func() error {
 		out, err := h.command(service, test).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -131,29 +132,11 @@ func (h *host) healthy(p *project, service string) {
 	})
 }
 
-func (h *host) soon(what string, try func() error) {
-	h.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			h.t.Fatalf("%s: %v", what, err)
-		}
-	}
-}
-
 // TestProcesses runs the services' own commands, environment and configuration
 // without containers, and a job through them.
 func TestProcesses(t *testing.T) {
 	p := load(t)
-	h := &host{t: t, bin: t.TempDir(), ports: map[string]string{}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", h.bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
-	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	h := &host{t: t, bin: stagetest.Build(t, ".."), ports: map[string]string{}}
 	h.ports["redis:6379"] = redistest.Start(t, p.Services["redis"].Command[1:]...).Addr()
 	services := []string{"lab-paid", "lab-free", "api", "worker-paid", "worker-free"}
 	for _, s := range services {
@@ -166,7 +149,7 @@ func TestProcesses(t *testing.T) {
 	var job struct {
 		JobID string `json:"job_id"`
 	}
-	h.soon("a job is admitted", func() error {
+	stagetest.Eventually(t, time.Minute, "a job is admitted", func() error {
 		resp, err := http.Post(api+"/v1/jobs", "application/json", strings.NewReader(`{"text": "A refusal costs milliseconds. A late answer costs a generation."}`))
 		if err != nil {
 			return err

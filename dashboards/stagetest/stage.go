@@ -114,13 +114,7 @@ func Start(tb testing.TB, root string, s Settings) *Stage {
 	orDefault(&s.FreeP95, 600)
 	orDefault(&s.DeadlineMS, 3000)
 	orDefault(&s.ReserveMS, 300)
-	st := &Stage{tb: tb, Bin: tb.TempDir(), jobMS: int64(s.DeadlineMS - s.SpentMS)}
-	build := exec.CommandContext(tb.Context(), "go", "build", "-o", st.Bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
-	if out, err := build.CombinedOutput(); err != nil {
-		tb.Fatalf("go build: %v\n%s", err, out)
-	}
+	st := &Stage{tb: tb, Bin: Build(tb, root), jobMS: int64(s.DeadlineMS - s.SpentMS)}
 	st.Redis = redistest.Start(tb)
 	st.Paid = st.startLab("lab-paid", s.PaidMS, 2)
 	st.Free = st.startLab("lab-free", s.FreeMS, 1)
@@ -153,6 +147,20 @@ func Start(tb testing.TB, root string, s Settings) *Stage {
 	})
 	st.startPrometheus(s.Rules)
 	return st
+}
+
+// Build builds the product's programs as they are shipped and returns the folder
+// they are in. root is the folder of go.mod.
+func Build(tb testing.TB, root string) string {
+	tb.Helper()
+	bin := tb.TempDir()
+	build := exec.CommandContext(tb.Context(), "go", "build", "-o", bin+string(filepath.Separator), "./cmd/api", "./cmd/worker", "./cmd/leeway")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		tb.Fatalf("go build: %v\n%s", err, out)
+	}
+	return bin
 }
 
 // Eventually polls until cond returns nil, and fails the test if it does not in
