@@ -82,18 +82,33 @@ const (
 	labOutputMicroPerMTok = 600_000
 )
 
+// labPrice is what a pool's lab backends charge.
+func labPrice(path slackgate.Path) config.Price {
+	if path == slackgate.Free {
+		return config.Price{}
+	}
+	return config.Price{Currency: "USD", Version: "lab", InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
+}
+
+// newLab makes a lab backend of a profile and a tail, as package lab reads them.
+func newLab(profile, tail string, cfg lab.Config) (*lab.Server, error) {
+	var err error
+	if cfg.Profile, err = lab.ParseProfile(profile); err != nil {
+		return nil, err
+	}
+	if cfg.Tail, err = lab.ParseTail(tail); err != nil {
+		return nil, err
+	}
+	return lab.New(cfg)
+}
+
 // startLab starts a lab backend for a pool and returns how to reach it.
 func (e *Embedded) startLab(path slackgate.Path, p *config.Pool) (*config.Backend, error) {
-	profile, err := lab.ParseProfile(fmt.Sprintf("fixed:%dms", p.FirstByteP95MS*labShare/100))
-	if err != nil {
-		return nil, err
-	}
-	tail, err := lab.ParseTail(fmt.Sprintf("%dms", p.HoldP95MS-p.FirstByteP95MS))
-	if err != nil {
-		return nil, err
-	}
 	model := "lab-" + path.String()
-	srv, err := lab.New(lab.Config{Model: model, Profile: profile, Tail: tail, Slots: p.Limit})
+	srv, err := newLab(
+		fmt.Sprintf("fixed:%dms", p.FirstByteP95MS*labShare/100), fmt.Sprintf("%dms", p.HoldP95MS-p.FirstByteP95MS),
+		lab.Config{Model: model, Slots: p.Limit},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -102,11 +117,7 @@ func (e *Embedded) startLab(path slackgate.Path, p *config.Pool) (*config.Backen
 		return nil, err
 	}
 	e.labs.Go(model, func(ctx context.Context) error { return srv.Serve(ctx, l, nil) })
-	b := &config.Backend{Name: model, URL: "http://" + l.Addr().String() + "/v1", Model: model}
-	if path == slackgate.Paid {
-		b.Price = config.Price{Currency: "USD", Version: "lab", InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
-	}
-	return b, nil
+	return &config.Backend{Name: model, URL: "http://" + l.Addr().String() + "/v1", Model: model, Price: labPrice(path)}, nil
 }
 
 // Addr is where the API listens.

@@ -112,15 +112,7 @@ func StartStage(o StageOptions) (_ *Stage, err error) {
 }
 
 func (s *Stage) startLab(l *StageLab) error {
-	profile, err := lab.ParseProfile(l.Profile)
-	if err != nil {
-		return err
-	}
-	tail, err := lab.ParseTail(l.Tail)
-	if err != nil {
-		return err
-	}
-	srv, err := lab.New(lab.Config{Profile: profile, Tail: tail, Slots: l.Slots})
+	srv, err := newLab(l.Profile, l.Tail, lab.Config{Slots: l.Slots})
 	if err != nil {
 		return err
 	}
@@ -131,12 +123,7 @@ func (s *Stage) startLab(l *StageLab) error {
 	}
 	s.labs[l.Name], s.labURLs[l.Name] = srv, url+"/v1"
 	s.base.Go("lab "+l.Name, func(ctx context.Context) error { return srv.Serve(ctx, listener, nil) })
-	b := config.Backend{Name: l.Name, URL: url + "/v1", Model: lab.DefaultModel, FirstByteP95MS: l.P95MS}
-	if l.Path == slackgate.Paid {
-		b.Price = config.Price{
-			Currency: "USD", Version: "lab", InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok,
-		}
-	}
+	b := config.Backend{Name: l.Name, URL: url + "/v1", Model: lab.DefaultModel, FirstByteP95MS: l.P95MS, Price: labPrice(l.Path)}
 	p := s.cfg.Pool(l.Path)
 	p.Backends = append(slices.Clip(p.Backends), b)
 	return nil

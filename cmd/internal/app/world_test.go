@@ -91,11 +91,7 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 	hosts := map[string]*pipenet.Listener{}
 	for path, backends := range labs {
 		for n, l := range backends {
-			profile, err := lab.ParseProfile(l.profile)
-			must(t, err)
-			tail, err := lab.ParseTail(l.tail)
-			must(t, err)
-			srv, err := lab.New(lab.Config{Profile: profile, Tail: tail, Slots: l.slots, LogSize: 10_000})
+			srv, err := newLab(l.profile, l.tail, lab.Config{Slots: l.slots, LogSize: 10_000})
 			must(t, err)
 			name, listener := fmt.Sprintf("%s-%d", path, n+1), pipenet.Listen()
 			hosts[name+".localhost:80"] = listener
@@ -106,9 +102,8 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 				}
 				srv.Close()
 			})
-			b := config.Backend{Name: name, URL: "http://" + name + ".localhost/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95}
-			if path == slackgate.Paid {
-				b.Price = config.Price{InputMicroPerMTok: labInputMicroPerMTok, OutputMicroPerMTok: labOutputMicroPerMTok}
+			b := config.Backend{
+				Name: name, URL: "http://" + name + ".localhost/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95, Price: labPrice(path),
 			}
 			cfg.Pool(path).Backends = append(cfg.Pool(path).Backends, b)
 		}
