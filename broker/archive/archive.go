@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"leeway/broker"
+	"leeway/broker/background"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
 )
@@ -89,23 +90,12 @@ func (a *Archiver) Run(ctx context.Context) error {
 		if time.Since(began) > pauseMax {
 			pause, away = a.Every, false // it had worked for a while
 		}
-		if !sleep(ctx, pause) {
+		if background.Sleep(ctx, pause) != nil {
 			return nil
 		}
 		pause = min(2*pause, pauseMax)
 	}
 	return nil //nolint:nilerr // the loop was told to end
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // session archives over one connection until something fails.
@@ -156,7 +146,7 @@ func (a *Archiver) session(ctx context.Context) error {
 				more = more || again
 			}
 		}
-		if !more && !sleep(ctx, a.Every) {
+		if !more && background.Sleep(ctx, a.Every) != nil {
 			return ctx.Err()
 		}
 	}

@@ -143,7 +143,7 @@ func (s *Server) putFlag(c echo.Context) error {
 		return err
 	}
 	var f setFlag
-	if err := readBody(c, &f); err != nil {
+	if err := readJSON(c, &f); err != nil {
 		return err
 	}
 	switch {
@@ -213,8 +213,8 @@ func checkWords(reason, by string) error {
 	return nil
 }
 
-// readBody reads a small JSON body strictly.
-func readBody(c echo.Context, into any) error {
+// readJSON reads a small JSON body strictly.
+func readJSON(c echo.Context, into any) error {
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return err
 	}

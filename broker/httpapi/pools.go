@@ -71,7 +71,7 @@ type order struct {
 
 func readOrder(c echo.Context) (*order, error) {
 	var o order
-	if err := readBody(c, &o); err != nil {
+	if err := readJSON(c, &o); err != nil {
 		return nil, err
 	}
 	o.By = actor(c, o.By)

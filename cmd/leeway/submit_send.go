@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"leeway/broker/background"
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
 )
@@ -126,22 +127,11 @@ func (s *sender) rounds(ctx context.Context) error {
 			}
 			return err
 		}
-		if sleep(ctx, time.Duration(tries)*200*time.Millisecond) != nil {
+		if background.Sleep(ctx, time.Duration(tries)*200*time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}
 	return ctx.Err()
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // next is the next document to offer. It is nil when there is none within wait,
@@ -292,7 +282,7 @@ func (s *sender) follow(ctx context.Context) error {
 		switch {
 		case client.Lost(err) && tries < netTries:
 			tries++
-			_ = sleep(ctx, time.Duration(tries)*time.Second)
+			_ = background.Sleep(ctx, time.Duration(tries)*time.Second)
 		case err != nil:
 			return fmt.Errorf("answers: %w", err)
 		case all:

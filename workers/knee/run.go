@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"leeway/broker/background"
 	"leeway/workers/backend"
 )
 
@@ -208,7 +209,7 @@ func (r *run) measure(ctx context.Context, n int, hold time.Duration) error {
 	for i := range n {
 		warm.Add(1)
 		calls.Go(func() {
-			sleep(ctx, hold*time.Duration(i)/time.Duration(n)) // not all in step
+			_ = background.Sleep(ctx, hold*time.Duration(i)/time.Duration(n)) // not all in step
 			for made := 0; ; made++ {
 				if made == warmUp {
 					warm.Done()
@@ -219,7 +220,7 @@ func (r *run) measure(ctx context.Context, n int, hold time.Duration) error {
 				default:
 				}
 				if ctx.Err() == nil && !r.call(ctx, time.Now()) {
-					sleep(ctx, hold) // one who is turned away does not hammer
+					_ = background.Sleep(ctx, hold) // one who is turned away does not hammer
 				}
 			}
 		})
@@ -246,7 +247,7 @@ func (r *run) measure(ctx context.Context, n int, hold time.Duration) error {
 	begin := time.Now()
 	for i := range total {
 		due := begin.Add(time.Duration(i) * every)
-		sleep(ctx, time.Until(due))
+		_ = background.Sleep(ctx, time.Until(due))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -323,16 +324,4 @@ func mean(v []time.Duration) time.Duration {
 		sum += d
 	}
 	return sum / time.Duration(len(v))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/background"
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
 	"leeway/broker/ledger"
@@ -116,7 +117,7 @@ func (r *player) ready(ctx context.Context) error {
 		if try == tries {
 			return fmt.Errorf("the deployment is not ready: %w", err)
 		}
-		if err := pause(ctx, askAgain); err != nil {
+		if err := background.Sleep(ctx, askAgain); err != nil {
 			return err
 		}
 	}
@@ -128,18 +129,6 @@ func (r *player) ready(ctx context.Context) error {
 		r.seqs[name] = s.Attempts
 	}
 	return nil
-}
-
-// pause waits, unless ctx ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (r *player) sinceBegin() int64 { return time.Since(r.begin).Milliseconds() }
@@ -200,7 +189,7 @@ func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) e
 	defer wg.Wait()
 	wg.Go(func() {
 		for i := range events {
-			if pause(ctx, time.Until(r.begin.Add(time.Duration(events[i].AtMS)*time.Millisecond))) != nil {
+			if background.Sleep(ctx, time.Until(r.begin.Add(time.Duration(events[i].AtMS)*time.Millisecond))) != nil {
 				return
 			}
 			r.do(ctx, &events[i])
@@ -209,7 +198,7 @@ func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) e
 	for i, a := range schedule {
 		due := r.begin.Add(time.Duration(a.AtMS) * time.Millisecond)
 		if d := time.Until(due); d > 0 {
-			if err := pause(ctx, d); err != nil {
+			if err := background.Sleep(ctx, d); err != nil {
 				return err
 			}
 		}
@@ -287,7 +276,7 @@ func (r *player) await(ctx context.Context, id string) *broker.View {
 		if err == nil && v.State == broker.StateDone {
 			return v
 		}
-		if err != nil && pause(ctx, askAgain) != nil {
+		if err != nil && background.Sleep(ctx, askAgain) != nil {
 			return nil
 		}
 	}
@@ -478,7 +467,7 @@ func (r *player) idle(ctx context.Context, l Control) bool {
 		if s.InService == 0 && s.Waiting == 0 {
 			return true
 		}
-		if pause(ctx, askAgain) != nil {
+		if background.Sleep(ctx, askAgain) != nil {
 			return false
 		}
 	}
@@ -503,7 +492,7 @@ func (r *player) direct(ctx context.Context, schedule []Arrival) error {
 	for _, a := range schedule {
 		due := begin.Add(time.Duration(a.AtMS) * time.Millisecond)
 		if d := time.Until(due); d > 0 {
-			if err := pause(ctx, d); err != nil {
+			if err := background.Sleep(ctx, d); err != nil {
 				return err
 			}
 		}
