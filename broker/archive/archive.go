@@ -90,9 +90,7 @@ func (a *Archiver) Run(ctx context.Context) error {
 		if time.Since(began) > pauseMax {
 			pause, away = a.Every, false // it had worked for a while
 		}
-		if background.Sleep(ctx, pause) != nil {
-			return nil
-		}
+		_ = background.Sleep(ctx, pause) // the loop sees that it was told to end
 		pause = min(2*pause, pauseMax)
 	}
 	return nil //nolint:nilerr // the loop was told to end
