@@ -134,10 +134,12 @@ func TestDrainDuringFlood(t *testing.T) {
 					}
 					mu.Unlock()
 					if v.Path != slackgate.Reject {
-						end := w.wait(v.JobID)
-						mu.Lock()
-						ends = append(ends, end)
-						mu.Unlock()
+						wg.Go(func() { // the door is asked again meanwhile
+							end := w.wait(v.JobID)
+							mu.Lock()
+							ends = append(ends, end)
+							mu.Unlock()
+						})
 					}
 					time.Sleep(300 * time.Millisecond)
 				}
