@@ -41,14 +41,14 @@ func (s *Store) Leave(ctx context.Context, w Worker) error {
 	return nil
 }
 
-// Claim takes the most urgent waiting job of a pool under a lease. It returns
-// nil when nothing waits or every slot of the pool is taken; full tells the
-// two apart.
+// Claim takes the most urgent waiting job of a pool under a lease, which ends
+// soon after the job's deadline at the latest. It returns nil when nothing
+// waits or every slot of the pool is taken; full tells the two apart.
 func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
 	// Counted from here: a slow store shortens the time a job has, and never
 	// lengthens it.
 	sent := time.Now()
-	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books)
+	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books, s.closeByMS())
 	if err != nil {
 		return nil, false, err
 	}
@@ -96,9 +96,9 @@ const (
 	LeaseCancelled Lease = 2
 )
 
-// Renew prolongs a claim's lease.
+// Renew prolongs a claim's lease, as far as Claim would.
 func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration) (Lease, error) {
-	v, err := s.run(ctx, scriptRenew, c.Path.String(), c.ID, c.Fence, lease.Milliseconds())
+	v, err := s.run(ctx, scriptRenew, c.Path.String(), c.ID, c.Fence, lease.Milliseconds(), s.closeByMS())
 	if err != nil {
 		return LeaseHeld, err
 	}

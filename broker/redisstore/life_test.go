@@ -34,11 +34,6 @@ func wholeLife(t *testing.T, h *harness) {
 	if v.State != broker.StateRunning || v.Outcome != "" {
 		t.Errorf("view %+v", v)
 	}
-	before := h.score("j", "running", "paid")
-	if l, err := h.Renew(bg, c, 10*time.Minute); l != LeaseHeld || err != nil {
-		t.Errorf("renewal %v, %v", l, err)
-	}
-	between(t, "the lease", h.score("j", "running", "paid")-before, 500_000, 600_000)
 	o, err := h.Finish(bg, c, usable("the answer"))
 	if o != broker.OutcomeUsable || err != nil {
 		t.Fatalf("finish: %s, %v", o, err)

@@ -12,6 +12,7 @@ import (
 var mendBehaviours = []behaviour{
 	{"a job past due in the queue is expired", expiredInQueue},
 	{"a lab with the re-check off keeps a job past due in the queue", overdueKept},
+	{"a lease ends soon after the deadline", leaseEnds},
 	{"a lost lease is offered twice more, then failed", lostLease},
 	{"a lost lease without slack fails at once", lostLeaseNoSlack},
 	{"a lost lease of a cancelled job is cancelled", lostLeaseCancelled},
@@ -72,6 +73,47 @@ func overdueKept(t *testing.T, h *harness) {
 	if s := h.sweep(); s.Expired != 1 || h.view("due").Outcome != broker.OutcomeExpired {
 		t.Errorf("swept %+v after all", s)
 	}
+}
+
+func leaseEnds(t *testing.T, h *harness) {
+	h.live(10, 10)
+	h.sweep()
+	h.put(slackgate.Paid, testJob("j", 60_000))
+	c, _, err := h.Claim(bg, slackgate.Paid, 10, 10*time.Second)
+	h.must(err)
+	lapses := func() int64 { return h.score("j", "running", "paid") }
+	between(t, "the claim's lease", lapses()-c.NowMS, 10_000, 10_000)
+	for _, row := range []struct {
+		lease       time.Duration
+		overdue     int64
+		least, most int64 // after the deadline
+	}{
+		{20 * time.Second, 0, -40_000, -30_000},
+		{10 * time.Minute, 0, 500, 500},
+		{10 * time.Minute, 10_000, 10_500, 10_500},
+	} {
+		h.keepOverdue = row.overdue
+		if l, err := h.Renew(bg, c, row.lease); l != LeaseHeld || err != nil {
+			t.Errorf("renewal %v, %v", l, err)
+		}
+		between(t, "the lease", lapses()-c.DeadlineAtMS, row.least, row.most)
+	}
+	h.keepOverdue = 0
+	if l, err := h.Renew(bg, c, 10*time.Minute); l != LeaseHeld || err != nil {
+		t.Errorf("renewal %v, %v", l, err)
+	}
+	// Its worker is gone, and the deadline as well.
+	h.advance(60_600 * time.Millisecond)
+	h.lastSweep(500 * time.Millisecond)
+	if s := h.sweep(); s.Failed != 1 || h.view("j").Cause != broker.CauseWorkerLost {
+		t.Errorf("swept %+v, %+v", s, h.view("j"))
+	}
+	// One that is claimed after its deadline has that long to be expired.
+	h.put(slackgate.Paid, testJob("k", 60_000))
+	h.advance(70 * time.Second)
+	k := h.claim(slackgate.Paid)
+	between(t, "the lease of an overdue job", h.score("k", "running", "paid")-k.NowMS, 500, 500)
+	h.balanced()
 }
 
 func lostLease(t *testing.T, h *harness) {

@@ -88,9 +88,18 @@ type Swept struct {
 // sweepMost bounds the work of one sweep, per pool and kind.
 const sweepMost = 100
 
-// settleBy is how long after its attempt must have been over an open spend row
-// may still be settled by whoever made it. Workers try for two minutes.
-const settleBy = 5 * time.Minute
+// settleBy is how long after its attempt must have been over, or after the
+// store was back, an open spend row may still be settled by whoever made it.
+// Workers try every 250 ms, and [ledger.GraceMS] is longer.
+const settleBy = 5 * time.Second
+
+// closeBy is how long after its job's deadline a lease lapses at the latest. A
+// worker books what it cut at the deadline by then; one that is gone does not,
+// and the sweep of the next half second closes the job.
+const closeBy = 500 * time.Millisecond
+
+// closeByMS is closeBy, or later in a lab that lets jobs run over.
+func (s *Store) closeByMS() int64 { return closeBy.Milliseconds() + s.keepOverdue }
 
 // MaxOffers is how often a job may be handed out again after a lost lease.
 const MaxOffers = 2
@@ -110,7 +119,7 @@ const (
 // have. Any process may call it.
 func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
-		settleBy.Milliseconds(), stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
+		settleBy.Milliseconds()+s.keepOverdue, stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,10 @@
 -- Claim the most urgent waiting job of a pool.
--- ARGV: pool, pool limit, lease_ms, keep_ms, books.
+-- ARGV: pool, pool limit, lease_ms, keep_ms, books, close_by_ms.
 -- Returns {now, 'none'|'full'} or {now, 'job', id, fence, offers, attempts, accepted, deadline, spec, admission, text,
 -- flags version}.
 never_refused()
 local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local close_by = tonumber(ARGV[6])
 local now = now_ms()
 local running = redis.call('ZCARD', P .. ':running:' .. pool)
 if running >= math.min(limit, live_slots(pool, now)) then return { now, 'full' } end
@@ -22,7 +23,7 @@ for _ = 1, 16 do
       first_byte_ms = '-1', details = '{}', keep_ms = keep, books = books })
   else
     unqueue(pool, member, id, r.class)
-    redis.call('ZADD', P .. ':running:' .. pool, int(now + lease), id)
+    redis.call('ZADD', P .. ':running:' .. pool, lapse(now, lease, tonumber(r.deadline), close_by), id)
     redis.call('ZADD', P .. ':started:' .. pool, int(now), id)
     redis.call('ZADD', P .. ':silent:' .. pool, int(now), id)
     -- never one that was given before, even if the store has lost its last second

@@ -28,7 +28,6 @@
 --   P:rollup:<minute>:producers  set  the producers that have sums of their own there
 --   P:archive           hash    how far the archive is; lives while an archive is configured
 --   P:totals            hash    running sums
---   P:swept             string  the instant of the last sweep, by which a store that stood still is told
 --   P:idem:<key>        string  hash of a submission's body | its job
 --   P:seq               string  arrival counter
 --   P:recent, P:recent:<producer>  stream  ids of the jobs admitted last, those of one step in one entry
@@ -40,7 +39,8 @@
 --   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running
 --   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
---   P:swept             string  when somebody last looked for lapsed leases
+--   P:swept             string  when somebody last looked for lapsed leases, by which a store that stood still is told
+--   P:back              string  when it was last found to have stood still
 --   P:released:<pool>   string  counts the claims that came to an end
 --   P:budget:held       hash    job that was admitted to paid under a budget -> what is kept for it
 --                               "<for attempts to come>:<for open attempts>:<class>:<producer>", in micro-units
@@ -63,6 +63,12 @@ end
 
 local function bump(field, n)
   redis.call('HINCRBY', P .. ':totals', field, int(n))
+end
+
+-- When a lease of so many ms from now lapses: never later than close_by_ms after the job's deadline, or that long
+-- from now if the deadline is past. A job whose worker is gone is closed soon after its deadline, however long leases are.
+local function lapse(now, lease, deadline, close_by)
+  return int(math.min(now + lease, math.max(deadline, now) + close_by))
 end
 
 -- slots of the pool's workers that live at now

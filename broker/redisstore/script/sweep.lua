@@ -5,8 +5,8 @@
 -- Waiting jobs whose first byte is past due are expired, keep_overdue_ms later (0 but in a lab). Claimed jobs whose
 -- lease lapsed go back into the order when they can still make it and were not handed out too often; else they are
 -- failed.
--- Spend rows that are open settle_by_ms after their attempt must have been over are settled as unknown: whoever made
--- it is gone, and no job ends that would settle it.
+-- Spend rows that are open settle_by_ms after their attempt must have been over, and as long after the store was back,
+-- are settled as unknown: whoever made it is gone, and no job ends that would settle it.
 -- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
 never_refused()
 local books, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -21,6 +21,7 @@ end
 local last = tonumber(redis.call('GET', P .. ':swept') or '0')
 redis.call('SET', P .. ':swept', int(now))
 if now - last > tonumber(ARGV[8]) then
+  redis.call('SET', P .. ':back', int(now))
   for _, pool in ipairs({ 'paid', 'free' }) do
     local until_ms = int(now + tonumber(ARGV[9]))
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', until_ms)) do
@@ -79,7 +80,9 @@ for _, pool in ipairs({ 'paid', 'free' }) do
     end
   end
 end
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. ':spend:due', '-inf', int(now - tonumber(ARGV[7])), 'LIMIT', 0, most)) do
+local due = now - tonumber(ARGV[7])
+if tonumber(redis.call('GET', P .. ':back') or '0') > due then due = -1 end
+for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. ':spend:due', '-inf', int(due), 'LIMIT', 0, most)) do
   redis.call('ZREM', P .. ':spend:due', key)
   settle_unknown_row(key, now, books)
 end
