@@ -38,6 +38,9 @@ type Job struct {
 	Rescue          bool              `json:"rescue,omitempty"`
 	MaxOutputTokens int               `json:"max_output_tokens"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
+	// Webhook is set when the job's end is to be told to its producer's
+	// webhook; the scripts look for it.
+	Webhook bool `json:"webhook,omitempty"`
 	// Key makes a repeated submission the same job.
 	Key IdempotencyKey `json:"-"`
 	// Place is the job's line in a batch.
@@ -327,19 +330,21 @@ type View struct {
 	Admission       Admission         `json:"admission"`
 	Metadata        map[string]string `json:"metadata,omitempty"`
 	BatchID         string            `json:"batch_id,omitempty"`
-	Outcome         Outcome           `json:"outcome,omitempty"`
-	Cause           Cause             `json:"cause,omitempty"`
-	Reason          string            `json:"reason,omitempty"`
-	Answer          string            `json:"answer,omitempty"`
-	Backend         string            `json:"backend,omitempty"`
-	Attempts        int               `json:"attempts"`
-	QueueWaitMS     int64             `json:"queue_wait_ms,omitempty"`
-	FirstByteMS     *int64            `json:"first_byte_ms,omitempty"`
-	ElapsedMS       int64             `json:"elapsed_ms,omitempty"`
-	ResultExpiresMS int64             `json:"result_expires_at_ms,omitempty"`
-	FirstRoute      string            `json:"first_route,omitempty"`
-	FirstOutcome    string            `json:"first_outcome,omitempty"`
-	FallbackOutcome string            `json:"fallback_outcome,omitempty"`
+	// CustomID is what the producer called the job's line in its batch.
+	CustomID        string  `json:"custom_id,omitempty"`
+	Outcome         Outcome `json:"outcome,omitempty"`
+	Cause           Cause   `json:"cause,omitempty"`
+	Reason          string  `json:"reason,omitempty"`
+	Answer          string  `json:"answer,omitempty"`
+	Backend         string  `json:"backend,omitempty"`
+	Attempts        int     `json:"attempts"`
+	QueueWaitMS     int64   `json:"queue_wait_ms,omitempty"`
+	FirstByteMS     *int64  `json:"first_byte_ms,omitempty"`
+	ElapsedMS       int64   `json:"elapsed_ms,omitempty"`
+	ResultExpiresMS int64   `json:"result_expires_at_ms,omitempty"`
+	FirstRoute      string  `json:"first_route,omitempty"`
+	FirstOutcome    string  `json:"first_outcome,omitempty"`
+	FallbackOutcome string  `json:"fallback_outcome,omitempty"`
 	// FirstByteAtMS is when the attempt under way gave its first answer text;
 	// 0: not yet, or the job has ended.
 	FirstByteAtMS int64 `json:"first_byte_at_ms,omitempty"`

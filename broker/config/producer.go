@@ -39,6 +39,8 @@ type Producer struct {
 	// BudgetMicroPerDay caps what its jobs may cost in a day, in micro-units.
 	// Left out: no cap.
 	BudgetMicroPerDay *int64 `yaml:"budget_micro_per_day"`
+	// Webhook is told the end of each of its jobs. Defaults to none.
+	Webhook *Webhook `yaml:"webhook"`
 }
 
 // Quota is what a producer may submit, as the gate takes it.
@@ -199,6 +201,7 @@ func (c *Config) completeProducer(n string, p *Producer) error {
 		within(at+".text_bytes", p.TextBytes, 0, MaxTextBytesHard),
 		within(at+".batch_lines", int64(p.BatchLines), 0, 10_000_000),
 		checkBudget(at, p.BudgetMicroPerDay),
+		p.Webhook.complete(at+".webhook"),
 	)
 }
 

@@ -23,6 +23,8 @@ const (
 	Answered = "answered"
 	// Finished: the outcome is written, and its line is not yet in the log.
 	Finished = "finished"
+	// Told: a webhook's target has taken a message, and that is not put down.
+	Told = "told"
 )
 
 // API and Worker are the places that each process passes.

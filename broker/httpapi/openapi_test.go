@@ -21,6 +21,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/redisstore"
+	"leeway/broker/webhook"
 	"leeway/slackgate"
 )
 
@@ -118,7 +119,9 @@ access:
   producers: [{name: nightly, key_sha256: %s}, {name: limited, key_sha256: %s}]
   oncall: [{name: sam, key_sha256: %s}]
 classes: {summary: {}, other: {}}
-producers: {limited: {classes: [other], submissions_per_s: 1, budget_micro_per_day: 10}}
+producers:
+  limited: {classes: [other], submissions_per_s: 1, budget_micro_per_day: 10}
+  nightly: {webhook: {url: "https://hooks.example/x", secret_env: HOOK_SECRET}}
 pools:
   paid: {limit: 2, first_byte_p95_ms: 1200, backends: [{name: one, url: "http://one.example/v1", model: m}]}
 limits: {text_bytes: 1000}
@@ -302,6 +305,9 @@ func everyAnswer(r *recorder) {
 		r.send(method, path, body)
 	})
 
+	r.as("producer")
+	endTold(r)
+
 	r.as("limited")
 	r.send("POST", "/v1/jobs", `{"text":"x"}`)
 	r.send("POST", routeChat, chatBody)
@@ -389,6 +395,53 @@ func lifeOfAJob(r *recorder) string {
 	batchOf(r)
 	chats(r)
 	return id
+}
+
+// endTold lets a job end whose producer has a webhook. What the webhook is told
+// has the members that the document says, and its data is a job.
+func endTold(r *recorder) {
+	a, ctx := r.a, r.a.t.Context()
+	w := r.send("POST", "/v1/jobs/batch", `{"text":"x","custom_id":"told"}`, "Content-Type", ndJSON)
+	r.kept = r.kept[:len(r.kept)-1]
+	var line BatchLine
+	a.must(json.Unmarshal(w.Body.Bytes(), &line))
+	r.send("DELETE", "/v1/jobs/"+line.JobID, "")
+	ends, err := a.store.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "nightly", Most: 10})
+	a.must(err)
+	if len(ends) != 1 || ends[0].JobID != line.JobID || ends[0].Job.CustomID != "told" || ends[0].Job.BatchID == "" {
+		a.t.Fatalf("told of %s: %+v", line.JobID, ends)
+	}
+	e, err := webhook.NewEvent(ends[0].Job)
+	a.must(err)
+	var d struct {
+		Webhooks map[string]struct {
+			Post struct {
+				RequestBody json.RawMessage `json:"requestBody"`
+			} `json:"post"`
+		} `json:"webhooks"`
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]struct {
+					Const string `json:"const"`
+				} `json:"properties"`
+			} `json:"schemas"`
+		} `json:"components"`
+	}
+	a.must(json.Unmarshal(openAPI, &d))
+	var got map[string]json.RawMessage
+	a.must(json.Unmarshal(e, &got))
+	want := d.Components.Schemas["JobEnded"].Properties
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, slices.Sorted(maps.Keys(want))) {
+		a.t.Errorf("a webhook is told %v", names)
+	}
+	if want["type"].Const != webhook.EventEnded || string(got["type"]) != `"`+webhook.EventEnded+`"` ||
+		!bytes.Contains(d.Webhooks[webhook.EventEnded].Post.RequestBody, []byte("#/components/schemas/JobEnded")) {
+		a.t.Errorf("%s is not what is described", e)
+	}
+	r.kept = append(r.kept, exchange{
+		method: "GET", path: "/v1/jobs/" + line.JobID, header: http.Header{}, status: 200,
+		respHeader: http.Header{"Content-Type": {asJSON}}, respBody: got["data"],
+	})
 }
 
 // batchOf sends a batch and keeps each line of its answer as an exchange.

@@ -214,7 +214,7 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 		ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
 		DeadlineMS: deadline, ReserveMS: *class.ReserveMS,
 		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte, Rescue: class.Rescue,
-		MaxOutputTokens: int(tokens), Metadata: s.Metadata, ReceivedAt: receivedAt,
+		MaxOutputTokens: int(tokens), Metadata: s.Metadata, Webhook: cfg.Told(s.Producer), ReceivedAt: receivedAt,
 	}, nil
 }
 

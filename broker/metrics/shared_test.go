@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,6 +179,53 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 				if mine[series] != theirs[series] {
 					t.Errorf("%s is %s here and %s there", series, mine[series], theirs[series])
 				}
+			}
+		}
+	})
+}
+
+// What became of webhooks is there from the start for each producer that has
+// one, and for nobody else.
+func TestWebhooks(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.Webhooks(b.store, func() []string { return []string{"nightly"} })
+		for _, r := range redisstore.WebhookResults {
+			b.want(b.scrape(), map[string]string{`webhook_deliveries_total{producer="nightly",result="` + string(r) + `"}`: "0"})
+		}
+		ctx := context.Background()
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(b.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 20}, time.Hour))
+		for _, producer := range []string{"nightly", "nightly", "somebody"} {
+			id := producer + strconv.Itoa(len(b.redis.Keys()))
+			_, err := admit(b.store, policy(), redisstore.Offer{
+				Job: &broker.Job{ID: id, Class: "c", Producer: producer, Text: "x", Webhook: true}, DeadlineMS: 60_000, SlackMS: 60_000,
+				Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
+			})
+			must(err)
+			_, err = b.store.Cancel(ctx, id)
+			must(err)
+		}
+		ends, err := b.store.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "nightly", Most: 2})
+		must(err)
+		for i, r := range []redisstore.WebhookResult{redisstore.WebhookDelivered, redisstore.WebhookFailed} {
+			_, err := b.store.SettleWebhook(ctx, &ends[i], r, time.Minute)
+			must(err)
+		}
+		got := b.scrape()
+		b.want(got, map[string]string{
+			`webhook_waiting{producer="nightly"}`:                             "1",
+			`webhook_deliveries_total{producer="nightly",result="delivered"}`: "1",
+			`webhook_deliveries_total{producer="nightly",result="failed"}`:    "1",
+			`webhook_deliveries_total{producer="nightly",result="given_up"}`:  "0",
+		})
+		for series := range got {
+			if strings.Contains(series, "somebody") {
+				t.Errorf("%s", series)
 			}
 		}
 	})

@@ -338,7 +338,8 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 	v.FirstByteOnly, v.Prefer, v.MaxOutputTokens = job.FirstByteOnly, job.Prefer, job.MaxOutputTokens
 	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
 	v.Attempts = int(num("attempts"))
-	v.BatchID, _, _ = strings.Cut(m["batch"], " ")
+	batch, line, _ := strings.Cut(m["batch"], " ")
+	v.BatchID, v.CustomID = batch, broker.LineCustomID(line)
 	v.QueueWaitMS = max(num("queue_wait"), 0)
 	if v.State == broker.StateDone {
 		v.Outcome, v.Cause, v.Reason = broker.Outcome(m["outcome"]), broker.Cause(m["cause"]), m["reason"]

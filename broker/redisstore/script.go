@@ -33,6 +33,8 @@ var (
 	scriptFirstByte = load("firstbyte")
 	scriptOpenBatch = load("openbatch")
 	scriptLines     = load("lines")
+	scriptDue       = load("due")
+	scriptTold      = load("told")
 )
 
 func load(name string) *redis.Script {

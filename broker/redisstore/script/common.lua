@@ -46,6 +46,8 @@
 --                               "<for attempts to come>:<for open attempts>:<class>:<producer>", in micro-units
 --   P:budget:reserved   hash    sums of that: "c:<class>", "p:<producer>"
 --   P:budget:spent:<day>  hash  the same fields -> cost booked on that day (of 86,400,000 ms since 1970)
+--   P:webhooks:<producer>  zset  jobs whose end is yet to be told to its webhook, by the instant of the next attempt
+--   P:webhook:<id>      hash    such a job's record as it ended, and told_attempts; lives as long as it may be told
 --   P:rate:<producer>   string  until when the producer's submissions have used up its rate, in microseconds
 local P = KEYS[1]
 
@@ -398,6 +400,22 @@ local function list_newest(what, producer, ids, most, ttl)
   end
 end
 
+-- A job's end that its producer's webhook is to be told of is put down in the step that ends it. For a day it is tried;
+-- a target that is away for long costs no more than most_untold records of one producer.
+local webhook_ttl, most_untold = 86400000, 50000
+
+local function count_webhook(result, producer) bump('webhook:' .. result .. ':' .. producer, 1) end
+
+local function to_be_told(id, r, now)
+  if not string.find(r.spec or '', '"webhook":true', 1, true) then return end
+  local key, producer = P .. ':webhooks:' .. r.producer, r.producer
+  if redis.call('ZCARD', key) >= most_untold then return count_webhook('dropped', producer) end
+  redis.call('COPY', P .. ':job:' .. id, P .. ':webhook:' .. id)
+  redis.call('PEXPIRE', P .. ':webhook:' .. id, webhook_ttl)
+  redis.call('ZADD', key, int(now), id)
+  redis.call('PEXPIRE', key, 2 * webhook_ttl) -- so that what lapsed untold is still counted
+end
+
 -- the one end of a job: outcome, miss row, sums, release and notice. o holds
 -- outcome, cause, reason, backend, first_byte_ms, keep_ms, books, details.
 local function end_job(id, r, now, o)
@@ -416,6 +434,7 @@ local function end_job(id, r, now, o)
   redis.call('UNLINK', P .. ':text:' .. id)
   bump('outcome:' .. pool .. ':' .. o.outcome, 1)
   if r.batch then end_line(r.batch, o.outcome) end
+  to_be_told(id, r, now)
   if o.cause ~= '' then
     local due = deadline
     if o.cause == 'late_first_byte' or o.cause == 'expired_in_queue' then due = deadline - tonumber(r.reserve) end

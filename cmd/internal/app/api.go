@@ -7,9 +7,11 @@ import (
 	"net/http"
 
 	"leeway/broker/archive"
+	"leeway/broker/config"
 	"leeway/broker/flag"
 	"leeway/broker/httpapi"
 	"leeway/broker/measure"
+	"leeway/broker/webhook"
 	"leeway/runbooks"
 	"leeway/slackgate"
 )
@@ -18,6 +20,9 @@ import (
 type API struct {
 	*base
 	addr, metricsAddr net.Addr
+
+	webhooks  *webhook.Sender
+	transport http.RoundTripper // of webhooks; nil: each target's own
 }
 
 // StartAPI starts the admission API and its metrics listener. Stop must be
@@ -39,6 +44,9 @@ func (a *API) start(o *Options) error {
 	a.background.Go("admission", a.admitter.Run)
 	a.background.Go("gate state", a.admitter.Refresh)
 	if err := a.startArchive(); err != nil {
+		return err
+	}
+	if err := a.startWebhooks(o); err != nil {
 		return err
 	}
 	api := httpapi.New(httpapi.Options{
@@ -70,6 +78,34 @@ func (a *API) startArchive() error {
 		return err
 	}
 	a.background.Go("archive", archiver.Run)
+	return nil
+}
+
+// startWebhooks tells producers the ends of their jobs where the configuration
+// says so.
+func (a *API) startWebhooks(o *Options) error {
+	a.transport = o.WebhookTransport
+	targets, err := webhook.NewTargets(a.config(), a.transport)
+	if err != nil {
+		return err
+	}
+	a.webhooks = webhook.NewSender(a.store, a.background, a.log, targets)
+	a.metrics.Webhooks(a.store, a.webhooks.Producers)
+	a.background.Go("webhooks", a.webhooks.Run)
+	return nil
+}
+
+// Reload takes over a configuration, or says what is wrong and changes
+// nothing.
+func (a *API) Reload(cfg *config.Config) error {
+	targets, err := webhook.NewTargets(cfg, a.transport)
+	if err != nil {
+		return err
+	}
+	if err := a.reload(cfg); err != nil {
+		return err
+	}
+	a.webhooks.SetTargets(targets)
 	return nil
 }
 

@@ -42,6 +42,9 @@ type Options struct {
 	Listener, MetricsListener net.Listener
 	// Transport carries backend calls. Defaults to each backend's own.
 	Transport http.RoundTripper
+	// WebhookTransport carries webhooks. Defaults to each target's own, which
+	// looks at addresses before it connects.
+	WebhookTransport http.RoundTripper
 }
 
 // Logger writes one JSON object a line.

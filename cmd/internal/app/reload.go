@@ -60,10 +60,6 @@ func (b *base) reload(cfg *config.Config) error {
 }
 
 // Reload takes over a configuration, or says what is wrong and changes
-// nothing.
-func (a *API) Reload(cfg *config.Config) error { return a.reload(cfg) }
-
-// Reload takes over a configuration, or says what is wrong and changes
 // nothing. A pool whose settings have changed gets new workers; the old ones
 // take no more jobs and end when those in flight do.
 func (w *Worker) Reload(cfg *config.Config) error {

@@ -85,6 +85,12 @@ type lives struct {
 // start builds a world inside a bubble. labs name each pool's backend.
 func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *world {
 	t.Helper()
+	return startTelling(t, cfg, labs, nil)
+}
+
+// startTelling is start with what carries webhooks.
+func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, webhooks http.RoundTripper) *world {
+	t.Helper()
 	w := &world{t: t, cfg: cfg, labs: map[string]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
 	w.redis.ClockTTL(true)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -124,7 +130,7 @@ func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *w
 		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, Transport: toLabs, MetricsListener: pipenet.Listen()})
 		must(t, err)
 	}
-	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, Listener: front, MetricsListener: pipenet.Listen()})
+	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: webhooks})
 	must(t, err)
 	toAPI := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
 	w.http = &http.Client{Transport: toAPI}
