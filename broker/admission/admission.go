@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -101,6 +102,7 @@ type Options struct {
 type Admitter struct {
 	Options
 	queue   chan *pending
+	last    int           // how many the last call took; Run's alone
 	stopped chan struct{} // closed when Run has ended
 	view    atomic.Pointer[view]
 }
@@ -239,8 +241,23 @@ func (a *Admitter) Run(ctx context.Context) error {
 	}
 }
 
-// gather takes whatever else is queued along with first.
+// yields is how often submitters that have their verdict are let go first, so
+// that what they submit next shares the coming call.
+const yields = 3
+
+// gather takes whatever else is queued along with first. After a shared call
+// the first of its submitters to be back would otherwise have a call to itself
+// while the others queue up behind it.
 func (a *Admitter) gather(first *pending) []*pending {
+	for i := 0; i < yields && len(a.queue)+1 < a.last; i++ {
+		runtime.Gosched()
+	}
+	batch := a.take(first)
+	a.last = len(batch)
+	return batch
+}
+
+func (a *Admitter) take(first *pending) []*pending {
 	batch := []*pending{first}
 	bytes := len(first.job.Text)
 	for len(batch) < maxBatch && bytes < maxBatchBytes {

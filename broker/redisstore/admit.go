@@ -152,7 +152,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 	if now := s.NowMS(); now > 0 {
 		giveUp = now + s.giveUpAfter().Milliseconds()
 	}
-	args := make([]any, 0, 16+40*len(offers))
+	args := make([]any, 0, 16+8*len(offers))
 	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()), len(offers))
 	for _, path := range slackgate.Paths {
 		p := &policy[path]
@@ -161,28 +161,23 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		}
 		args = append(args, p.Limit, p.Released, p.rungs, p.levels)
 	}
+	var terms []byte
 	for i := range offers {
 		o := &offers[i]
 		spec, err := json.Marshal(o.Job)
 		if err != nil {
 			return Admitted{}, err
 		}
-		mode, fence, text := "new", int64(0), storedText(o.Job)
-		switch {
-		case o.Held != nil:
-			mode, fence, text = "again", o.Held.Fence, "" // the text is where it was
-		case o.Move:
-			mode, text = "move", ""
-		case o.Miss:
-			mode = "miss"
+		terms, text := appendTerms(terms[:0], o, s.keepMS), ""
+		if o.Held == nil && !o.Move { // of a job on record the text is where it was
+			text = storedText(o.Job)
 		}
-		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, o.DeadlineMS, o.Job.ReserveMS, mode, fence,
-			storedKey(o.Job), o.Job.Key.BodyHash, o.DeadlineMS+s.keepMS, spec, text, o.SlackMS,
-			o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
-		args = appendBudgets(args, o)
-		args = appendQuota(args, &o.Quota)
-		for p := range o.Bounds {
-			args = appendBound(args, &o.Bounds[p])
+		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, string(terms), spec, text)
+		if o.Job.Key.Value != "" {
+			args = append(args, storedKey(o.Job), o.Job.Key.BodyHash)
+		}
+		if o.Job.Place.Batch != "" {
+			args = append(args, o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
 		}
 	}
 	v, err := s.run(ctx, scriptAdmit, args...)
@@ -278,35 +273,58 @@ func appendNumber(out []byte, n int64) []byte {
 	return append(out, text...)
 }
 
-func appendBudgets(args []any, o *Offer) []any {
-	if !o.budgeted() {
-		return append(args, 0)
+// appendTerms writes down what a job is offered under, as the script reads it.
+func appendTerms(out []byte, o *Offer, keepMS int64) []byte {
+	mode, fence := "new", int64(0)
+	switch {
+	case o.Held != nil:
+		mode, fence = "again", o.Held.Fence
+	case o.Move:
+		mode = "move"
+	case o.Miss:
+		mode = "miss"
 	}
-	args = append(args, 1, min(max(o.CostMicro, 0), slackgate.MaxBudgetMicro+1))
-	for i := range o.Budgets {
-		if b := &o.Budgets[i]; b.Set {
-			args = append(args, b.MaxBooked(o.CostMicro))
-		} else {
-			args = append(args, "")
+	out = append(out, mode...)
+	number := func(n int64) { out = strconv.AppendInt(append(out, ' '), n, 10) }
+	mark := func(set bool) { number(int64(bit(set))) }
+	for _, n := range [...]int64{fence, o.DeadlineMS, o.Job.ReserveMS, o.SlackMS, o.DeadlineMS + keepMS} {
+		number(n)
+	}
+	mark(o.Job.Key.Value != "")
+	mark(o.Job.Place.Batch != "")
+	budgeted := o.budgeted()
+	if mark(budgeted); budgeted {
+		number(min(max(o.CostMicro, 0), slackgate.MaxBudgetMicro+1))
+		for i := range o.Budgets {
+			if b := &o.Budgets[i]; b.Set {
+				number(b.MaxBooked(o.CostMicro))
+			} else {
+				out = append(out, " -"...)
+			}
 		}
 	}
-	return args
-}
-
-func appendQuota(args []any, q *slackgate.Quota) []any {
-	if !q.Limited() {
-		return append(args, 0)
+	q := &o.Quota
+	if mark(q.Limited()); q.Limited() {
+		number(q.IntervalUS)
+		number(q.ToleranceUS)
+		number(q.MaxInFlight)
 	}
-	return append(args, 1, q.IntervalUS, q.ToleranceUS, q.MaxInFlight)
-}
-
-func appendBound(args []any, b *slackgate.Bound) []any {
-	path := ""
-	if b.Path != slackgate.Reject {
-		path = b.Path.String()
+	for i := range o.Bounds {
+		b := &o.Bounds[i]
+		path := "-"
+		if b.Path != slackgate.Reject {
+			path = b.Path.String()
+		}
+		out = append(append(out, ' '), path...)
+		for _, n := range [...]int64{b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS} {
+			number(n)
+		}
+		mark(b.NeedAddsAge)
+		mark(b.Laddered)
+		number(int64(b.First + 1))
+		number(b.FirstMax)
 	}
-	return append(args, path, b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS, bit(b.NeedAddsAge),
-		bit(b.Laddered), b.First+1, b.FirstMax)
+	return out
 }
 
 func bit(b bool) int {

@@ -7,16 +7,18 @@
 --   rung_digits characters a number, and in the same way how many unfinished jobs due before each rung's mark one
 --   producer may have ('': any number)
 -- then per job:
---   id, class, producer, deadline_ms, reserve_ms, mode, fence, idempotency key ('' for none), hash of the body,
---   lifetime of the key, spec, text, slack, batch ('' for none), name and place of its line there, where mode is 'new', 'miss'
+--   id, class, producer, terms, spec, text, and as the terms say: key ('1': idempotency key and hash of the body follow),
+--   line ('1': batch, name and place of the job's line there follow)
+-- Terms are words with a blank between them, '-' for none. Many jobs of a call have the same, so that they are read once:
+--   mode, fence, deadline_ms, reserve_ms, slack, lifetime of the key, key, line, where mode is 'new', 'miss'
 --   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
 --   (a waiting job whose pool is being drained),
 --   1 if budgets bind it, else 0; if so: the most it may cost, and what may be booked already of its producer's and
---   of its class's budget ('' for none) for paid to take it,
+--   of its class's budget (- for none) for paid to take it,
 --   1 if its producer is limited, else 0; if so: the time between two submissions and how far ahead of it they may
 --   come, in microseconds (0, 0: as they like), and how many unfinished jobs there may be (0: any number),
 --   then for two places:
---   path ('' for none), max_inflight, max_age, max_class_age, need, need_plus_age,
+--   path (- for none), max_inflight, max_age, max_class_age, need, need_plus_age,
 --   laddered, first rung that binds, what that rung allows this job
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
 -- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
@@ -111,8 +113,30 @@ local function breaks(p, first, first_max)
   return 0, 0
 end
 
+-- What is written of the admitted jobs once for all of them. Nothing in this
+-- script reads the ages again, and whoever counts a producer's jobs has them
+-- written first.
+local put_off = {}
+local function later(key, score, member)
+  local list = put_off[key]
+  if not list then
+    list = {}
+    put_off[key] = list
+  end
+  list[#list + 1] = score
+  list[#list + 1] = member
+end
+local function write(key)
+  local list = put_off[key]
+  if not list then return end
+  for i = 1, #list, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, #list))) end
+  put_off[key] = nil
+end
+local alive = {} -- the keys of producers' unfinished jobs among them
+
 -- the first rung on which the producer has its share already, and its jobs there; 0: none
 local function over_share(p, producer, first)
+  write(live_key(p.name, producer))
   local all = live_jobs(p.name, producer, now)
   for i = first, p.last do
     local level = tonumber(string.sub(p.levels, (i - 1) * rung_digits + 1, i * rung_digits))
@@ -151,26 +175,55 @@ local function in_rate(quota, producer)
   return true
 end
 
+-- terms are read once for all the jobs that have the same
+local known_terms = {}
+local function terms_of(text)
+  local t = known_terms[text]
+  if t then return t end
+  local words, n, w = {}, 0, 0
+  for word in string.gmatch(text, '%S+') do
+    n = n + 1
+    words[n] = word
+  end
+  local function word()
+    w = w + 1
+    return words[w]
+  end
+  local function number() return tonumber(word()) end
+  t = { mode = word(), fence = word(), deadline_ms = number(), reserve = number(), slack = number(), idem_ttl = number(),
+    key = word() == '1', line = word() == '1', places = {} }
+  if word() == '1' then t.budget = { cost = number(), most = { number(), number() } } end
+  if word() == '1' then t.quota = { interval = number(), tolerance = number(), max = number() } end
+  for place = 1, 2 do
+    local b = { path = word(), max_inflight = number(), max_age = number(), max_class_age = number(), need = number(),
+      plus_age = word() == '1', laddered = word() == '1', first = number(), first_max = number() }
+    if b.path ~= '-' then t.places[#t.places + 1] = b end
+  end
+  known_terms[text] = t
+  return t
+end
+
+local pool_names = { 'paid', 'free' }
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
-  local id, class, producer, deadline_ms, reserve = arg(), arg(), arg(), num(), num()
-  local mode, fence = arg(), arg()
-  local idem, hash, idem_ttl = arg(), arg(), num()
-  local spec, text, slack = arg(), arg(), num()
-  local batch, line, place_at = arg(), arg(), num()
+  local id, class, producer, t, spec, text = arg(), arg(), arg(), terms_of(arg()), arg(), arg()
+  local mode, fence, deadline_ms, reserve, slack, idem_ttl = t.mode, t.fence, t.deadline_ms, t.reserve, t.slack, t.idem_ttl
+  local idem, hash, batch, line, place_at = '', '', '', '', 0
+  if t.key then idem, hash = arg(), arg() end
+  if t.line then batch, line, place_at = arg(), arg(), num() end
   local budget
-  if arg() == '1' then
-    budget = { cost = num(), fits = true, seen = {} }
-    for _, field in ipairs(budget_fields(class, producer)) do
-      local most, spent, reserved = num(), booked(field)
+  if t.budget then
+    budget = { cost = t.budget.cost, fits = true, seen = {} }
+    for i, field in ipairs(budget_fields(class, producer)) do
+      local most, spent, reserved = t.budget.most[i], booked(field)
       if most and spent + reserved > most then budget.fits = false end
       budget.seen[#budget.seen + 1] = spent
       budget.seen[#budget.seen + 1] = reserved
     end
   end
   local quota
-  if arg() == '1' then quota = { interval = num(), tolerance = num(), max = num(), ahead = 0, live = 0 } end
+  if t.quota then quota = { interval = t.quota.interval, tolerance = t.quota.tolerance, max = t.quota.max, ahead = 0, live = 0 } end
   local took, bound_to, ticket = '', '', 0
   if idem ~= '' then
     local bound = redis.call('GET', P .. ':idem:' .. idem)
@@ -186,6 +239,8 @@ while a <= #ARGV do
   if quota and (mode == 'new' or mode == 'miss') then
     if quota.interval > 0 and not in_rate(quota, producer) then mode = 'over' end
     if quota.max > 0 and mode == 'new' then
+      write(live_key('paid', producer))
+      write(live_key('free', producer))
       quota.live = live_jobs('paid', producer, now) + live_jobs('free', producer, now)
       if quota.live >= quota.max then mode = 'over' end
     end
@@ -199,23 +254,22 @@ while a <= #ARGV do
     if not held or held.state ~= 'waiting' then mode = 'fenced' end
   end
   local seen = {}
-  for _, name in ipairs({ 'paid', 'free' }) do
+  for _, name in ipairs(pool_names) do
     local p = pools[name]
     seen[name] = { p.waiting, p.running, p.age, class_age(p, class), 0, 0, 0, 0, 0 }
   end
   local refused = {}
-  for place = 1, 2 do
-    local path, max_inflight, max_age, max_class_age, need, plus_age = arg(), num(), num(), num(), num(), num()
-    local laddered, first, first_max = num(), num(), num()
-    if took == '' and path ~= '' and (mode == 'new' or held and mode ~= 'fenced') then
+  for _, b in ipairs(t.places) do
+    local path, need, laddered, first = b.path, b.need, b.laddered, b.first
+    if took == '' and (mode == 'new' or held and mode ~= 'fenced') then
       local p, s = pools[path], seen[path]
       local wait = 0
-      if plus_age == 1 then need = need + p.age end
-      local ok = p.capacity > 0 and p.waiting + p.running < max_inflight and
-          p.age < max_age and s[4] < max_class_age
-      if laddered == 1 then
+      if b.plus_age then need = need + p.age end
+      local ok = p.capacity > 0 and p.waiting + p.running < b.max_inflight and
+          p.age < b.max_age and s[4] < b.max_class_age
+      if laddered then
         s[5] = redis.call('ZCOUNT', P .. ':waiting:' .. path, '-inf', int(now + slack))
-        s[6], s[7] = breaks(p, first, first_max)
+        s[6], s[7] = breaks(p, first, b.first_max)
         ok = ok and s[6] == 0
         if ok then -- what goes on record of its place
           local i = rung_for(p, p.running + s[5])
@@ -223,14 +277,14 @@ while a <= #ARGV do
           if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
         end
       end
-      if p.levels ~= '' and laddered == 1 and mode == 'new' and ok then
+      if p.levels ~= '' and laddered and mode == 'new' and ok then
         s[8], s[9] = over_share(p, producer, first)
         ok = s[8] == 0
       end
-      if laddered == 1 and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
+      if laddered and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
       if path == 'paid' and budget and not budget.fits then ok = false end
       if ok then
-        if laddered == 1 and mode == 'new' then want(path, producer) end
+        if laddered and mode == 'new' then want(path, producer) end
         took = path
         if held then
           local urgency = tonumber(held.deadline) - tonumber(held.reserve)
@@ -253,8 +307,12 @@ while a <= #ARGV do
           redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
           -- a refused submission does not bind its key
           if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
-          enqueue(path, member, id, class, deadline - reserve, now)
-          add_live(path, producer, id, deadline - reserve)
+          local urgency, accepted, live = int(deadline - reserve), int(now), live_key(path, producer)
+          redis.call('ZADD', P .. ':waiting:' .. path, urgency, member)
+          later(P .. ':age:' .. path, accepted, id)
+          later(P .. ':age:' .. path .. ':' .. class, accepted, id)
+          later(live, urgency, id)
+          alive[live] = true
           p.admitted = p.admitted + 1
           if batch ~= '' then
             redis.call('HSET', P .. ':job:' .. id, 'batch', batch .. ' ' .. line)
@@ -289,7 +347,7 @@ while a <= #ARGV do
   out[#out + 1] = took
   out[#out + 1] = ticket
   out[#out + 1] = bound_to
-  for _, name in ipairs({ 'paid', 'free' }) do
+  for _, name in ipairs(pool_names) do
     for i = 1, pools[name].levels == '' and 7 or 9 do out[#out + 1] = seen[name][i] end
   end
   if budget then
@@ -300,6 +358,8 @@ while a <= #ARGV do
     out[#out + 1] = quota.live
   end
 end
+for key in pairs(put_off) do write(key) end
+for key in pairs(alive) do redis.call('PEXPIRE', key, live_ttl) end
 for pool, by in pairs(wanted) do
   for producer, n in pairs(by) do add_demand(pool, producer, n, now) end
 end

@@ -145,7 +145,8 @@ func (g *gate) turns(name string, base, subject func() float64) Measure {
 		began := time.Now()
 		perSecond := run()
 		work := perSecond * time.Since(began).Seconds()
-		return Taken{PerSecond: perSecond, CPU: (g.cpu() - before) / work}
+		after := g.cpu()
+		return Taken{PerSecond: perSecond, CPU: CPU{(after.Redis - before.Redis) / work, (after.Process - before.Process) / work}}
 	}
 	var subjects, bases []Taken
 	for range *rounds {
@@ -153,16 +154,16 @@ func (g *gate) turns(name string, base, subject func() float64) Measure {
 		subjects = append(subjects, side(subject))
 	}
 	m := Rounds(name, subjects, bases)
-	g.t.Logf("%s: %s of %s/s; in processor time %s", name, short(m.Ratio), short(m.Base), short(m.CPURatio))
+	g.t.Logf("%s: %s of %s/s; in processor time %s: %.1f of %.1f us", name, short(m.Ratio), short(m.Base), short(m.CPURatio), m.CPU[0], m.CPU[1])
 	return m
 }
 
 // cpu is the processor time that this process and its Redis have taken, in
 // microseconds.
-func (g *gate) cpu() float64 {
+func (g *gate) cpu() CPU {
 	var u syscall.Rusage
 	must(g.t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-	us := float64(u.Utime.Nano()+u.Stime.Nano()) / 1000
+	c := CPU{Process: float64(u.Utime.Nano()+u.Stime.Nano()) / 1000}
 	info, err := g.rdb.Info(context.Background(), "cpu").Result()
 	must(g.t, err)
 	for line := range strings.Lines(info) {
@@ -170,10 +171,10 @@ func (g *gate) cpu() float64 {
 		if name == "used_cpu_sys" || name == "used_cpu_user" {
 			s, err := strconv.ParseFloat(value, 64)
 			must(g.t, err)
-			us += s * 1e6
+			c.Redis += s * 1e6
 		}
 	}
-	return us
+	return c
 }
 
 // gate is an admitter on a real Redis, with workers that claim nothing.

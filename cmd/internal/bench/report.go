@@ -24,6 +24,9 @@ type Measure struct {
 	// piece of work over what this took, Redis and the load included: what the
 	// ratio would be on a machine with nothing else to do. 0: not taken.
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
+	// CPU is the processor time behind it, in microseconds for each piece of
+	// work: what is measured and its base, median over the rounds.
+	CPU [2]CPU `json:"cpu_us,omitzero"`
 	// Value is the median of a measure in a unit: what was counted, or the
 	// rate or time behind a ratio.
 	Value float64 `json:"value"`
@@ -36,6 +39,16 @@ type Measure struct {
 	Base float64 `json:"base,omitempty"`
 	Note string  `json:"note,omitempty"`
 }
+
+// CPU is processor time by who took it: Redis, and the process with Leeway and
+// the load in it.
+type CPU struct {
+	Redis   float64 `json:"redis"`
+	Process float64 `json:"process"`
+}
+
+// Sum is both together.
+func (c CPU) Sum() float64 { return c.Redis + c.Process }
 
 // Report is everything one run measured.
 type Report struct {
@@ -72,22 +85,30 @@ func Values(name, unit string, values []float64) Measure {
 type Taken struct {
 	// PerSecond is how much work was done in a second, CPU the processor time
 	// that each piece of it took, in microseconds.
-	PerSecond, CPU float64
+	PerSecond float64
+	CPU       CPU
 }
 
 // Rounds is a measure of how many times as fast as its base something ran, in
 // real and in processor time.
 func Rounds(name string, subject, base []Taken) Measure {
-	split := func(taken []Taken) (rates, cpu []float64) {
-		for _, t := range taken {
-			rates, cpu = append(rates, t.PerSecond), append(cpu, t.CPU)
+	of := func(taken []Taken, what func(Taken) float64) []float64 {
+		out := make([]float64, len(taken))
+		for i, t := range taken {
+			out[i] = what(t)
 		}
-		return rates, cpu
+		return out
 	}
-	rates, cpu := split(subject)
-	bases, baseCPU := split(base)
-	m := Ratios(name, rates, bases)
-	m.CPURatio = Ratios("", baseCPU, cpu).Ratio
+	perSecond := func(t Taken) float64 { return t.PerSecond }
+	sum := func(t Taken) float64 { return t.CPU.Sum() }
+	m := Ratios(name, of(subject, perSecond), of(base, perSecond))
+	m.CPURatio = Ratios("", of(base, sum), of(subject, sum)).Ratio
+	for i, side := range [][]Taken{subject, base} {
+		m.CPU[i] = CPU{
+			Redis:   median(of(side, func(t Taken) float64 { return t.CPU.Redis })),
+			Process: median(of(side, func(t Taken) float64 { return t.CPU.Process })),
+		}
+	}
 	return m
 }
 
@@ -119,17 +140,19 @@ func spread(v []float64) [2]float64 {
 // WriteTable prints the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(t, "%s\n\nmeasure\tratio\tspread\tCPU ratio\tvalue\tbase\tunit\trounds\tnote\n", r.Machine)
+	_, _ = fmt.Fprintf(t, "%s\n\nmeasure\tratio\tspread\tCPU ratio\tRedis us\tprocess us\tvalue\tbase\tunit\trounds\tnote\n", r.Machine)
 	for _, m := range r.Measures {
-		ratio, cpu, base := "", "", ""
+		ratio, cpu, redis, process, base := "", "", "", "", ""
 		if m.Ratio != 0 {
 			ratio, base = short(m.Ratio), short(m.Base)
 		}
 		if m.CPURatio != 0 {
 			cpu = short(m.CPURatio)
+			redis = short(m.CPU[0].Redis) + " / " + short(m.CPU[1].Redis)
+			process = short(m.CPU[0].Process) + " / " + short(m.CPU[1].Process)
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s .. %s\t%s\t%s\t%s\t%s\t%d\t%s\n", m.Name, ratio, short(m.Spread[0]), short(m.Spread[1]),
-			cpu, short(m.Value), base, m.Unit, m.Rounds, m.Note)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s .. %s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", m.Name, ratio, short(m.Spread[0]), short(m.Spread[1]),
+			cpu, redis, process, short(m.Value), base, m.Unit, m.Rounds, m.Note)
 	}
 	return t.Flush()
 }

@@ -19,8 +19,8 @@ func TestRatiosPairTheRounds(t *testing.T) {
 }
 
 func TestRoundsCompareProcessorTimeToo(t *testing.T) {
-	m := Rounds("x", []Taken{{50, 40}, {10, 44}}, []Taken{{100, 20}, {100, 22}})
-	if m.Ratio != 0.3 || m.CPURatio != 0.5 {
+	m := Rounds("x", []Taken{{50, CPU{30, 10}}, {10, CPU{40, 4}}}, []Taken{{100, CPU{15, 5}}, {100, CPU{16, 6}}})
+	if m.Ratio != 0.3 || m.CPURatio != 0.5 || m.CPU != [2]CPU{{35, 7}, {15.5, 5.5}} {
 		t.Fatalf("%+v", m)
 	}
 }
