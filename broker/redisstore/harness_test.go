@@ -27,7 +27,7 @@ type behaviour struct {
 
 // behaviours is the suite. It runs over miniredis here and over a real
 // redis-server behind the `server` build tag.
-var behaviours = flatten(admitBehaviours, orderBehaviours, lifeBehaviours, mendBehaviours, ledgerBehaviours, booksBehaviours, budgetBehaviours, webhookBehaviours)
+var behaviours = flatten(admitBehaviours, orderBehaviours, lifeBehaviours, mendBehaviours, ledgerBehaviours, booksBehaviours, budgetBehaviours, webhookBehaviours, layoutBehaviours)
 
 func flatten(lists ...[]behaviour) (all []behaviour) {
 	for _, l := range lists {

@@ -9,8 +9,9 @@ import (
 //go:embed script/*.lua
 var sources embed.FS
 
-// The scripts, each with the shared part in front.
+// The scripts, each with the shared part and the check of the layout in front.
 var (
+	scriptAgree     = load("agree")
 	scriptAdmit     = load("admit")
 	scriptBeat      = load("beat")
 	scriptState     = load("state")
@@ -38,8 +39,10 @@ var (
 )
 
 func load(name string) *redis.Script {
-	return redis.NewScript(source("common") + source(name))
+	return redis.NewScript(layoutHead(LayoutVersion, layoutReads, layoutOpenTo) + body(name))
 }
+
+func body(name string) string { return source("common") + source("layout") + source(name) }
 
 func source(name string) string {
 	b, err := sources.ReadFile("script/" + name + ".lua")

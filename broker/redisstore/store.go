@@ -96,6 +96,9 @@ func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any
 // unavailable wraps whatever Redis or the network said, so that callers need
 // to know one sentinel only.
 func unavailable(err error) error {
+	if layout := layoutErrorOf(err); layout != nil {
+		err = layout
+	}
 	return fmt.Errorf("%w: %w", broker.ErrUnavailable, err)
 }
 

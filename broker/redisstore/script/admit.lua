@@ -298,7 +298,7 @@ while a <= #ARGV do
           bump('moved:' .. held.path .. ':' .. path, 1)
         else
           local member, deadline, ttl = next_member(class, id), now + deadline_ms, int(deadline_ms + extra)
-          redis.call('HSET', P .. ':job:' .. id, 'v', 1, 'spec', spec, 'state', 'waiting', 'path', path,
+          redis.call('HSET', P .. ':job:' .. id, 'v', layout.version, 'spec', spec, 'state', 'waiting', 'path', path,
             'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
             'reserve', int(reserve), 'member', member, 'admission',
             string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}',

@@ -1,7 +1,8 @@
 -- Shared by every script. KEYS[1] is the key prefix with its hash tag, so that
 -- all keys of a deployment live in one slot:
 --
---   P:job:<id>          hash    one job's record
+--   P:layout            string  which programs may work here; see layout.lua
+--   P:job:<id>          hash    one job's record; v is the layout of the program that wrote it
 --   P:text:<id>         string  its input text, gone with the outcome
 --   P:answer:<id>       string  its answer, kept for the result's lifetime
 --   P:waiting:<pool>    zset    waiting jobs by urgency (deadline - reserve), then arrival

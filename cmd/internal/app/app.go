@@ -109,6 +109,9 @@ func newBase(o *Options) (*base, error) {
 	if cfg.Lab.RecheckOff {
 		o.Log.Warn("lab.recheck_off: backends are called whatever is left of a job's time, and answers are waited for past the deadline; promises will be broken")
 	}
+	if err := b.agreeOnLayout(); err != nil {
+		return nil, errors.Join(err, b.close(context.Background()))
+	}
 	b.background.Go("latencies", b.meter.Run)
 	b.admitter = admission.New(admission.Options{
 		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,

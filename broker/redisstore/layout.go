@@ -1,0 +1,83 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The layout of what this program keeps in Redis: keys, fields of records and
+// rows, messages and tickets. docs/decisions/0006-layouts.md says which changes
+// need a new version.
+const (
+	// LayoutVersion is the version that this program writes.
+	LayoutVersion = 1
+	// layoutReads is the oldest version whose records this program carries to
+	// their end.
+	layoutReads = 1
+	// layoutOpenTo is the oldest version whose programs can work on what this
+	// one writes. It is at most LayoutVersion, and below it as long as the two
+	// may run side by side.
+	layoutOpenTo = 1
+)
+
+// layoutHead gives a script the versions.
+func layoutHead(version, reads, openTo int) string {
+	return fmt.Sprintf("local layout = { version = %d, reads = %d, open_to = %d }\n", version, reads, openTo)
+}
+
+// LayoutError means that the store holds what this program cannot work on.
+// Nothing was read or written. It stays until another program runs, or another
+// store is named.
+type LayoutError struct {
+	// Version is the newest layout that was written to the store, OpenTo the
+	// oldest whose programs can work on it. Both are 0 where the store says
+	// something else.
+	Version, OpenTo int
+}
+
+// Error names both versions and what helps.
+func (e *LayoutError) Error() string {
+	switch {
+	case e.Version == 0 && e.OpenTo == 0:
+		return fmt.Sprintf("the key layout of the store is not a version that any program wrote; this program has layout %d", LayoutVersion)
+	case e.OpenTo > LayoutVersion:
+		return fmt.Sprintf("the store has layout %d, which is open to programs of layout %d and newer; this program has layout %d: run a newer one, or name another redis.prefix",
+			e.Version, e.OpenTo, LayoutVersion)
+	}
+	return fmt.Sprintf("the store has layout %d; this program has layout %d and carries on layouts %d and newer: let a program between the two run first",
+		e.Version, LayoutVersion, layoutReads)
+}
+
+// layoutErrorOf returns the LayoutError that a script's error stands for; nil
+// if it is another.
+func layoutErrorOf(err error) *LayoutError {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return nil
+	}
+	words := strings.Fields(reply.Error())
+	if len(words) < 3 || words[0] != "LAYOUT" {
+		return nil
+	}
+	e := &LayoutError{}
+	e.Version, _ = strconv.Atoi(words[1]) // "?": 0
+	e.OpenTo, _ = strconv.Atoi(words[2])
+	return e
+}
+
+// Agree makes sure that this program can work on what the store holds, and
+// returns the newest layout that was written there. A [*LayoutError]: it cannot.
+// Every script checks this again; Agree is for a process that starts.
+func (s *Store) Agree(ctx context.Context) (version int, err error) {
+	v, err := s.run(ctx, scriptAgree)
+	if err != nil {
+		return 0, err
+	}
+	n, _ := v.(int64)
+	return int(n), nil
+}

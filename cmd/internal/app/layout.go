@@ -1,0 +1,57 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"leeway/broker/background"
+	"leeway/broker/redisstore"
+)
+
+// layoutAgain is how long a process that could not ask its store at the start
+// waits before it asks again.
+const layoutAgain = time.Second
+
+// agreeOnLayout fails where the store holds what this program cannot work on:
+// such a process had better not start. Where the store does not answer, the
+// process starts, as it does with the store away, and a loop goes on asking. In
+// between every script refuses by itself.
+func (b *base) agreeOnLayout() error {
+	version, err := b.store.Agree(context.Background())
+	var layout *redisstore.LayoutError
+	switch {
+	case errors.As(err, &layout):
+		return layout
+	case err != nil:
+		b.background.Go("layout", b.agreeLater)
+	default:
+		b.sayLayout(version)
+	}
+	return nil
+}
+
+func (b *base) agreeLater(ctx context.Context) error {
+	for {
+		if err := background.Sleep(ctx, layoutAgain); err != nil {
+			return err
+		}
+		version, err := b.store.Agree(ctx)
+		var layout *redisstore.LayoutError
+		switch {
+		case errors.As(err, &layout):
+			return layout
+		case err == nil:
+			b.sayLayout(version)
+			return nil
+		}
+	}
+}
+
+// sayLayout tells when another version has run here: an upgrade is under way, or
+// was taken back.
+func (b *base) sayLayout(version int) {
+	if version != redisstore.LayoutVersion {
+		b.log.Info("the store has a newer layout that is open to this program", "layout", version, "layout_of_this_program", redisstore.LayoutVersion)
+	}
+}
