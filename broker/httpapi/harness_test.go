@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,7 +124,7 @@ func (a *api) dial(context.Context, string, string) (net.Conn, error) {
 	defer a.mu.Unlock()
 	switch {
 	case a.gone:
-		return nil, errors.New("connection refused")
+		return nil, syscall.ECONNREFUSED
 	case a.mute:
 		c, s := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, s) }()

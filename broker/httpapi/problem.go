@@ -186,7 +186,7 @@ func asProblem(err error) *Problem {
 	case errors.Is(err, broker.ErrNotFound):
 		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")
 	case errors.Is(err, broker.ErrUnavailable):
-		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), "the store does not answer")
+		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), broker.TroubleOf(err).Sentence())
 		p.RetryAfterMS = unavailableRetryMS
 		return p
 	case errors.As(err, &echoErr):

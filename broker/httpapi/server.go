@@ -164,7 +164,10 @@ func (s *Server) ready(c echo.Context) error {
 	if err != nil {
 		a.Status, a.Checks["gate"] = "not ready", err.Error()
 		if errors.Is(err, broker.ErrUnavailable) {
-			a.Checks["gate"] = "the store does not answer"
+			a.Checks["gate"] = broker.TroubleOf(err).Sentence()
+			if layout, ok := errors.AsType[*redisstore.LayoutError](err); ok {
+				a.Checks["gate"] = layout.Error()
+			}
 		}
 	} else {
 		a.Verdict = verdict(&v)
@@ -247,7 +250,11 @@ func notAdmitted(v *broker.Verdict, err error) error {
 	if v.Reason == "" {
 		return err
 	}
-	return refusal(v) // an error shows as its reason
+	p := refusal(v)
+	if err != nil {
+		p.Detail = broker.TroubleOf(err).Sentence() + "; nothing was admitted"
+	}
+	return p
 }
 
 // How long a client may take to send a body, or the next line of a batch, and

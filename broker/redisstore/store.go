@@ -93,15 +93,6 @@ func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any
 	return v, nil
 }
 
-// unavailable wraps whatever Redis or the network said, so that callers need
-// to know one sentinel only.
-func unavailable(err error) error {
-	if layout := layoutErrorOf(err); layout != nil {
-		err = layout
-	}
-	return fmt.Errorf("%w: %w", broker.ErrUnavailable, err)
-}
-
 // saw takes the store's clock from a reply.
 func (s *Store) saw(nowMS int64) {
 	s.clock.Store(&reading{nowMS: nowMS, at: time.Now()})
