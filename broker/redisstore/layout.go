@@ -11,7 +11,7 @@ import (
 )
 
 // The layout of what this program keeps in Redis: keys, fields of records and
-// rows, messages and tickets. docs/decisions/0006-layouts.md says which changes
+// rows, messages and tickets. docs/decisions/0007-layouts.md says which changes
 // need a new version.
 const (
 	// LayoutVersion is the version that this program writes.

@@ -1,5 +1,5 @@
 -- Agree on the layout of the store before anything is read or written: each script begins with this, so that a program
--- which cannot work on what is stored does nothing to it, from the very next call on. docs/decisions/0006-layouts.md
+-- which cannot work on what is stored does nothing to it, from the very next call on. docs/decisions/0007-layouts.md
 -- has the rules.
 --
 --   P:layout   string  "<version> <open to>": the newest layout that was written here, and the oldest whose programs can

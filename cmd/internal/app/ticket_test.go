@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hibiken/asynq"
+
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
@@ -91,6 +93,43 @@ func TestTicketsTooMany(t *testing.T) {
 				t.Errorf("job %s: %s after %d attempts", v.ID, v.Outcome, v.Attempts)
 			}
 		}
+		w.balance(ends, 0)
+	})
+}
+
+// What stands in asynq's queue and is no ticket is passed over: one that asynq
+// cannot decode, one without content and one of another kind. The jobs run all
+// the same, also when it comes between their tickets.
+func TestTicketsThatAreNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := patient()
+		w := start(t, cfg, labs)
+		queue := fmt.Sprintf("asynq:{%s}:", w.api.tickets.Name(slackgate.Paid))
+		poison := func(id, msg string) {
+			_, err := w.redis.Lpush(queue+"pending", id)
+			must(t, err)
+			if msg != "" {
+				w.redis.HSet(queue+"t:"+id, "msg", msg, "state", "pending")
+			}
+		}
+		stranger := asynq.NewClientFromRedisClient(w.api.rdb)
+		var ids []string
+		for i := range 6 {
+			poison(fmt.Sprintf("undecodable-%d", i), "\xff\xfe not a message")
+			poison(fmt.Sprintf("gone-%d", i), "")
+			_, err := stranger.Enqueue(asynq.NewTask("another:kind", []byte("{")), asynq.Queue(w.api.tickets.Name(slackgate.Paid)))
+			must(t, err)
+			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
+			time.Sleep(300 * time.Millisecond)
+		}
+		var ends []*broker.View
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+		allUsable(t, ends)
+		time.Sleep(20 * time.Second)
+		ends = append(ends, w.wait(w.submit(&client.Job{Class: "batch", Text: document}).JobID))
+		allUsable(t, ends)
 		w.balance(ends, 0)
 	})
 }

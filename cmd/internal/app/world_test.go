@@ -85,11 +85,22 @@ type lives struct {
 // start builds a world inside a bubble. labs name each pool's backend.
 func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *world {
 	t.Helper()
-	return startTelling(t, cfg, labs, nil)
+	return startLinked(t, cfg, labs, links{})
 }
 
 // startTelling is start with what carries webhooks.
 func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, webhooks http.RoundTripper) *world {
+	t.Helper()
+	return startLinked(t, cfg, labs, links{webhooks: webhooks})
+}
+
+// links are what a world's calls to the outside run over.
+type links struct {
+	webhooks http.RoundTripper
+	store    func(dialFunc) dialFunc // nil: straight
+}
+
+func startLinked(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, over links) *world {
 	t.Helper()
 	w := &world{t: t, cfg: cfg, labs: map[string]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
 	w.redis.ClockTTL(true)
@@ -115,7 +126,11 @@ func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]li
 		}
 	}
 	must(t, cfg.Complete())
-	rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() })
+	toStore := func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() }
+	if over.store != nil {
+		toStore = over.store(toStore)
+	}
+	rdb := redisstore.DialClient(toStore)
 	toLabs := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		l := hosts[addr]
 		if l == nil {
@@ -130,7 +145,7 @@ func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]li
 		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, Transport: toLabs, MetricsListener: pipenet.Listen()})
 		must(t, err)
 	}
-	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: webhooks})
+	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: over.webhooks})
 	must(t, err)
 	toAPI := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
 	w.http = &http.Client{Transport: toAPI}

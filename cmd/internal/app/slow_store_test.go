@@ -1,0 +1,159 @@
+package app
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/slackgate"
+	"leeway/workers/lab"
+)
+
+// slowness is how long what is sent to the store takes to arrive, between two
+// bounds; while both are 0, no time.
+type slowness struct {
+	from, to atomic.Int64 // ms
+}
+
+func (s *slowness) set(from, to int64) { s.from.Store(from); s.to.Store(to) }
+
+// over has connections arrive late.
+func (s *slowness) over(dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		server, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		near, far := net.Pipe()
+		pass := func(to, from net.Conn, delay func() time.Duration) {
+			defer func() { _, _ = to.Close(), from.Close() }()
+			buf, last := make([]byte, 256<<10), time.Time{}
+			for {
+				n, err := from.Read(buf)
+				if err != nil {
+					return
+				}
+				if now := time.Now(); now.Sub(last) > time.Millisecond { // not the rest of a long command
+					time.Sleep(delay())
+				}
+				last = time.Now()
+				if _, err := to.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		}
+		rng := rand.New(rand.NewPCG(1, 2))
+		go pass(server, far, func() time.Duration {
+			from, to := s.from.Load(), s.to.Load()
+			if to == 0 {
+				return 0
+			}
+			return ms(from + rng.Int64N(to-from+1))
+		})
+		go pass(far, server, func() time.Duration { return 0 })
+		return near, nil
+	}
+}
+
+// mostAtOnce is the most calls that a backend had at once.
+func mostAtOnce(l *lab.Server) (most int) {
+	attempts, _ := l.Attempts(0)
+	for _, a := range attempts {
+		n := 0
+		for _, b := range attempts {
+			if b.ReceivedAtMS <= a.ReceivedAtMS && a.ReceivedAtMS < b.EndAtMS {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// A store that takes 50 to 200 ms for every call makes decisions slower and no
+// worse. What is promised at a rate that the slots keep up with is kept; under a
+// flood, where the calls between two jobs take more of a slot than the gate
+// counts with, what was promised too much is dropped before a backend is called.
+// No pool is called beyond its slots, and the books balance. A store that takes
+// longer than its time limit is a 503 within it, and mends by itself.
+func TestSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		store := &slowness{}
+		w := startLinked(t, cfg, labs, links{store: store.over})
+		time.Sleep(2 * time.Second)
+		store.set(50, 200)
+		time.Sleep(2 * time.Second)
+		job := func(int) *client.Job { return &client.Job{Text: document} }
+		verdicts, ends := w.offerAt(20, time.Second, job)
+		for _, v := range verdicts {
+			if v.Path == slackgate.Reject {
+				t.Errorf("refused with slots idle: %+v", v)
+			}
+		}
+		allUsable(t, ends)
+
+		verdicts, flood := w.offerAt(40, 250*time.Millisecond, job)
+		admitted := 0
+		for _, v := range verdicts {
+			if v.Reason.Unavailable() {
+				t.Errorf("%+v", v)
+			}
+			if v.Path != slackgate.Reject {
+				admitted++
+			}
+		}
+		usable := 0
+		for _, v := range flood {
+			switch {
+			case v.Outcome == broker.OutcomeUsable:
+				usable++
+			case v.Outcome != broker.OutcomeExpired || v.Attempts > 0:
+				t.Errorf("job %s: %s (%s) after %d attempts", v.ID, v.Outcome, v.Cause, v.Attempts)
+			}
+		}
+		t.Logf("of a flood of %d, %d were admitted and %d usable", len(verdicts), admitted, usable)
+		// Ten seconds of two slots and the slack after them, at most 2.2 s a job.
+		if len(flood) != admitted || usable < 20 {
+			t.Errorf("%d admitted, %d ends, %d usable", admitted, len(flood), usable)
+		}
+		for name, slots := range map[string]int{"paid-1": 2, "free-1": 1} {
+			if most := mostAtOnce(w.labs[name]); most > slots {
+				t.Errorf("%s was called %d times at once, its pool has %d slots", name, most, slots)
+			}
+		}
+		w.balance(append(ends, flood...), 0)
+
+		store.set(400, 600)
+		time.Sleep(time.Second)
+		for range 5 {
+			asked := time.Now()
+			if v := w.submit(job(0)); v.Reason != slackgate.ReasonGateUnavailable {
+				t.Errorf("a store beyond its time limit: %+v", v)
+			}
+			if took := time.Since(asked); took > cfg.RedisTimeout() {
+				t.Errorf("told after %v", took)
+			}
+			resp, err := w.http.Get("http://api.leeway/readyz")
+			must(t, err)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusServiceUnavailable {
+				t.Errorf("/readyz: %d", resp.StatusCode)
+			}
+		}
+		store.set(0, 0)
+		time.Sleep(3 * time.Second)
+		v := w.submit(job(0))
+		if v.Path == slackgate.Reject {
+			t.Fatalf("afterwards: %+v", v)
+		}
+		allUsable(t, []*broker.View{w.wait(v.JobID)})
+	})
+}
