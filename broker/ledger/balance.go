@@ -94,6 +94,8 @@ type Record struct {
 	Attempts int
 	// AcceptedMS and EndedMS are 0 when the record does not say.
 	AcceptedMS, EndedMS int64
+	// Unlisted is set for an unfinished job that is not among its producer's.
+	Unlisted bool
 }
 
 // Item is one thing that must hold.
@@ -138,7 +140,7 @@ const GraceMS = 10_000
 
 // Balance holds the books against each other. What is fed to it must have been
 // read in this order, so that a busy system looks no worse than it is: records,
-// open rows, [Books], then the rows of each ledger up to the last that Books
+// producers' unfinished jobs, open rows, [Books], then the rows of each ledger up to the last that Books
 // names, in their order.
 type Balance struct {
 	seed    maphash.Seed
@@ -154,6 +156,7 @@ type Balance struct {
 	totals   broker.Totals       // as the rows make them
 	rows     map[Kind]int64
 	minutes  map[Kind]int64 // compared
+	listed   listedSums
 	items    map[string]*Item
 	// spentToday is what today's rows cost, by budget field.
 	spentToday map[string]int64
@@ -172,7 +175,9 @@ func NewBalance() *Balance {
 	return b
 }
 
-var itemNames = []string{ItemOutcomes, ItemAttempts, ItemMisses, ItemSpendTotals, ItemMissTotals, ItemSpendSums, ItemMissSums, ItemOpen, ItemBudgets}
+var itemNames = []string{
+	ItemOutcomes, ItemUnfinished, ItemAttempts, ItemMisses, ItemSpendTotals, ItemMissTotals, ItemSpendSums, ItemMissSums, ItemOpen, ItemBudgets,
+}
 
 func (b *Balance) problemf(item, format string, args ...any) {
 	i := b.items[item]
@@ -292,6 +297,7 @@ func (m *MinuteSums) SummedUnder(producer string) string {
 // Report closes the balance.
 func (b *Balance) Report() *Report {
 	b.outcomes()
+	b.unfinished()
 	b.attemptsAndMisses()
 	b.sums(Spend, ItemSpendTotals, "attempts", "tokens", "spend_tokens", "cost_micro", "known", "cost_difference")
 	b.sums(Misses, ItemMissTotals, "miss", "miss_cause")

@@ -21,6 +21,7 @@ var booksBehaviours = []behaviour{
 	{"any interleaving leaves balanced books", interleavings},
 	{"each kind of imbalance is named", imbalances},
 	{"trimmed rows are no imbalance", trimmedBooks},
+	{"unfinished jobs without a record are told apart", goneRecords},
 	{"producers beyond the bound share a sum", manyProducers},
 	{"an attempt nobody settles is settled as unknown", orphans},
 	{"a page goes by time and filter", filteredPages},
@@ -281,11 +282,18 @@ func imbalances(t *testing.T, h0 *harness) {
 		{"an open row past its deadline", func(h *harness) {
 			h.must(h.rdb.HSet(bg, h.key("spend", "open"), "x/1", fmt.Sprintf(`{"job_id":"x","attempt":1,"path":"paid","backend":"lab","due_ms":%d}`, h.NowMS()-ledger.GraceMS-1000)).Err())
 		}, []string{ledger.ItemOpen}},
+		{"an ended job that counts as unfinished", func(h *harness) { h.must(h.rdb.ZAdd(bg, h.key("live", "paid", "p"), z(h.NowMS(), "good")).Err()) }, []string{ledger.ItemUnfinished}},
+		{"an unfinished job that does not count", func(h *harness) { h.must(h.rdb.ZRem(bg, h.key("live", "free", "p"), "waits").Err()) }, []string{ledger.ItemUnfinished}},
+		{"an unfinished job that counts in another place", func(h *harness) { h.must(h.rdb.ZIncrBy(bg, h.key("live", "free", "p"), 1, "waits").Err()) }, []string{ledger.ItemUnfinished}},
+		{"an unfinished job that counts in another pool too", func(h *harness) { h.must(h.rdb.ZAdd(bg, h.key("live", "paid", "p"), z(h.NowMS(), "waits")).Err()) }, []string{ledger.ItemUnfinished}},
+		{"an unfinished job that counts for another too", func(h *harness) {
+			h.must(h.rdb.ZAdd(bg, h.key("live", "free", "p:q"), z(h.NowMS(), "waits")).Err())
+		}, []string{ledger.ItemUnfinished}},
 		{"a reservation nobody holds", func(h *harness) { h.must(h.rdb.HIncrBy(bg, h.key("budget", "reserved"), "p:p", 1).Err()) }, []string{ledger.ItemBudgets}},
 		{"a reservation forgotten", func(h *harness) { h.must(h.rdb.Del(bg, h.key("budget", "reserved")).Err()) }, []string{ledger.ItemBudgets}},
 		{"a reservation kept for a job that has ended", func(h *harness) {
 			h.must(h.rdb.HSet(bg, h.key("job", "budgeted"), "state", "done", "outcome", "cancelled").Err())
-		}, []string{ledger.ItemBudgets}},
+		}, []string{ledger.ItemBudgets, ledger.ItemUnfinished}},
 		{"spend that no budget saw", func(h *harness) {
 			h.must(h.rdb.HIncrBy(bg, h.key("budget", "spent", day(h)), "c:summary", -1).Err())
 		}, []string{ledger.ItemBudgets}},
@@ -312,6 +320,35 @@ func imbalances(t *testing.T, h0 *harness) {
 		if !slices.Equal(got, tt.items) || r.Balanced != (len(tt.items) == 0) {
 			t.Errorf("%s: %v do not hold, want %v:\n%s", tt.name, got, tt.items, problems(r))
 		}
+	}
+}
+
+// A job without a record counts for nobody in particular: it is said, and is no
+// imbalance until it should have been forgotten.
+func goneRecords(t *testing.T, h *harness) {
+	detail := func() string {
+		for _, i := range h.checked().Items {
+			if i.Name == ledger.ItemUnfinished {
+				return i.Detail
+			}
+		}
+		return ""
+	}
+	h.live(10, 10)
+	for _, id := range ids(300, "j") { // more than one page
+		h.put(slackgate.Free, testJob(id, 60_000))
+	}
+	if got := detail(); !strings.Contains(got, "300 on record, 300 counted") || strings.Contains(got, "without") {
+		t.Errorf("%q", got)
+	}
+	h.must(h.rdb.Del(bg, h.key("job", "j1"), h.key("job", "j2")).Err())
+	if got := detail(); !strings.Contains(got, "298 on record, 300 counted, 2 of them without a record") {
+		t.Errorf("%q", got)
+	}
+	// Long past due nobody counts them any more.
+	h.must(h.rdb.ZAdd(bg, h.key("live", "free", "p"), z(h.NowMS()-2*3600_000, "j1"), z(h.NowMS()-2*3600_000, "j2")).Err())
+	if got := detail(); !strings.Contains(got, "298 on record, 298 counted") || strings.Contains(got, "without") {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -29,6 +29,9 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 		return nil, err
 	}
 	b.Records(records, skipped)
+	if err := s.unfinished(ctx, b); err != nil {
+		return nil, err
+	}
 	open, err := s.OpenSpendRows(ctx)
 	if err != nil {
 		return nil, err
@@ -138,30 +141,75 @@ func pairs(flat []string) map[string]string {
 
 // records reads the jobs on record, up to MostRecords.
 func (s *Store) records(ctx context.Context) (out []ledger.Record, skipped bool, err error) {
-	prefix := s.key("job", "")
+	skipped, err = s.eachKey(ctx, s.key("job", ""), func(ids []string) (bool, error) {
+		got, err := s.readRecords(ctx, ids)
+		out = append(out, got...)
+		return len(out) < MostRecords, err
+	})
+	return out, skipped, err
+}
+
+// unfinished feeds each producer's set of unfinished jobs to a balance, each
+// page of it read together with the records of its jobs. There are no more sets
+// than unfinished jobs.
+func (s *Store) unfinished(ctx context.Context, b *ledger.Balance) error {
+	_, err := s.eachKey(ctx, s.key("live", ""), func(names []string) (bool, error) {
+		for _, name := range names {
+			if err := s.unfinishedOf(ctx, b, name); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	return err
+}
+
+func (s *Store) unfinishedOf(ctx context.Context, b *ledger.Balance, name string) error {
+	pool, producer, _ := strings.Cut(name, ":")
+	for cursor := "0"; ; {
+		v, err := s.run(ctx, scriptLive, pool, producer, cursor)
+		if err != nil {
+			return err
+		}
+		r := asReply(v)
+		cursor = r.string()
+		l := ledger.Listed{Pool: pool, Producer: producer, Jobs: r.int(), Gone: r.int()}
+		for r.more() {
+			l.Ended = append(l.Ended, r.string())
+		}
+		if r.err != nil {
+			return r.err
+		}
+		b.Listed(&l)
+		if cursor == "0" {
+			return nil
+		}
+	}
+}
+
+// eachKey goes through the keys of a prefix, page by page and each once, and
+// hands on what follows the prefix in them. It reports whether it was told to
+// stop before the end.
+func (s *Store) eachKey(ctx context.Context, prefix string, page func(names []string) (more bool, err error)) (stopped bool, err error) {
 	seen := map[string]bool{} // a scan may name a key twice
 	for cursor := uint64(0); ; {
 		keys, next, err := s.scan(ctx, cursor, prefix+"*")
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
-		var ids []string
+		var names []string
 		for _, k := range keys {
-			if id := strings.TrimPrefix(k, prefix); !seen[id] {
-				seen[id] = true
-				ids = append(ids, id)
+			if n := strings.TrimPrefix(k, prefix); !seen[n] {
+				seen[n] = true
+				names = append(names, n)
 			}
 		}
-		got, err := s.readRecords(ctx, ids)
+		more, err := page(names)
 		if err != nil {
-			return nil, false, err
+			return false, err
 		}
-		out = append(out, got...)
-		if cursor = next; cursor == 0 {
-			return out, false, nil
-		}
-		if len(out) >= MostRecords {
-			return out, true, nil
+		if cursor = next; cursor == 0 || !more {
+			return cursor != 0, nil
 		}
 	}
 }
@@ -194,7 +242,7 @@ func (s *Store) readRecords(ctx context.Context, ids []string) (out []ledger.Rec
 		for _, id := range chunk {
 			rec := ledger.Record{
 				ID: id, State: broker.State(r.string()), Outcome: broker.Outcome(r.string()),
-				Attempts: int(num()), AcceptedMS: num(), EndedMS: num(),
+				Attempts: int(num()), AcceptedMS: num(), EndedMS: num(), Unlisted: r.int() == 1,
 			}
 			if rec.State != "" { // else expired since the scan
 				out = append(out, rec)

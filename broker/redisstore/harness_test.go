@@ -114,7 +114,7 @@ func (h *harness) advance(d time.Duration) {
 	h.must(err)
 	for _, k := range keys {
 		switch parts := strings.Split(strings.TrimPrefix(k, h.prefix+":"), ":"); parts[0] {
-		case "waiting", "age", "running", "started", "workers":
+		case "waiting", "age", "running", "started", "live", "workers":
 			members, err := h.rdb.ZRange(bg, k, 0, -1).Result()
 			h.must(err)
 			for _, m := range members {

@@ -27,6 +27,7 @@ var (
 	scriptBudgets   = load("budgets")
 	scriptTrim      = load("trim")
 	scriptRecords   = load("records")
+	scriptLive      = load("live")
 	scriptReport    = load("report")
 	scriptFlag      = load("flag")
 	scriptMeasure   = load("measure")

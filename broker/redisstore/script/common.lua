@@ -190,6 +190,15 @@ local function live_jobs(pool, producer, now)
   return redis.call('ZCARD', live_key(pool, producer))
 end
 
+-- whether an unfinished job is not among its producer's, or not in its place
+local function unlisted(id, now)
+  local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'path', 'producer', 'deadline', 'reserve')
+  if (f[1] ~= 'waiting' and f[1] ~= 'running') or not (f[2] and tonumber(f[4]) and tonumber(f[5])) then return false end
+  local urgency = tonumber(f[4]) - tonumber(f[5])
+  if urgency < now - live_after then return false end -- forgotten, as it is to be
+  return tonumber(redis.call('ZSCORE', live_key(f[2], f[3] or ''), id) or '-1') ~= urgency
+end
+
 -- How much a producer wants of a pool: submissions that it took or refused,
 -- fading with demand_fades. One that has not been heard of for demand_kept is
 -- idle. Names beyond most_demands are not noted: they are held to the others'
