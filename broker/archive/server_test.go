@@ -36,13 +36,20 @@ type world struct {
 	pg    *pgtest.Server
 	rdb   redis.UniversalClient
 	spent int
+	// batches, if set, is told of each batch of the archivers started from now on.
+	batches func(ledger.Kind, int)
 }
 
 const keepRows = 500
 
 func newWorld(tb testing.TB) *world {
 	tb.Helper()
-	w := &world{t: tb, redis: redistest.Start(tb), pg: pgtest.Start(tb)}
+	return newWorldOver(tb, redistest.Start(tb))
+}
+
+func newWorldOver(tb testing.TB, server *redistest.Server) *world {
+	tb.Helper()
+	w := &world{t: tb, redis: server, pg: pgtest.Start(tb)}
 	rdb, err := redisstore.Client(w.redis.URL(), 10*time.Second)
 	w.must(err)
 	tb.Cleanup(func() { _ = rdb.Close() })
@@ -66,6 +73,9 @@ func (w *world) run(o Options) (stop func()) {
 	o.Every = 10 * time.Millisecond
 	a, err := New(o)
 	w.must(err)
+	if w.batches != nil {
+		a.batches = w.batches
+	}
 	ctx, cancel := context.WithCancel(bg)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -99,6 +109,20 @@ func (w *world) book(n int) {
 	w.must(w.Settle(bg, rows...))
 	_, err := w.Admit(bg, &flag.Table{}, [slackgate.NumPaths]redisstore.PoolPolicy{}, offers)
 	w.must(err)
+}
+
+// bookOne opens and settles one attempt of a job of its own. An error leaves
+// open whether it is booked.
+func (w *world) bookOne(ctx context.Context, n int) error {
+	row := broker.SpendRow{
+		JobID: fmt.Sprintf("job-%d", n), Attempt: 1, Path: slackgate.Paid, Class: "c", Producer: "p", Backend: "b",
+		Currency: "USD", PriceVersion: "1", MaxCostMicro: 10,
+	}
+	if err := w.OpenProbe(ctx, &row, true, 1, 1); err != nil {
+		return err
+	}
+	row.InputTokens, row.OutputTokens, row.CostMicro, row.Known, row.Result = 2, 3, 5, broker.KnownReported, "whole"
+	return w.Settle(ctx, redisstore.Settlement{SpendRow: row, Priced: true})
 }
 
 func (w *world) query(sql string, into ...any) {
