@@ -171,6 +171,20 @@ func ledgers() *board {
 					"{{path}}",
 				}},
 			}},
+			{{
+				title:       "Spend: share of each day's budget",
+				description: "What is spent today and kept for unfinished jobs, of each budget. At 100 % paid is closed to that producer or class. No line: no budgets.",
+				unit:        units.PercentUnit,
+				queries: []query{{
+					`max by (scope, name) (leeway_budget_spent_micro + leeway_budget_reserved_micro) / (max by (scope, name) (leeway_budget_cap_micro) > 0)`,
+					"{{scope}} {{name}}",
+				}},
+			}, {
+				title:       "Refusals for a budget",
+				description: "Submissions refused with reject_budget. They were told at once and are no misses.",
+				unit:        units.RequestsPerSecond,
+				queries:     []query{{`sum(rate(job_reject_total{reason="reject_budget"}[$__rate_interval]))`, "reject_budget"}},
+			}},
 		},
 	}
 }

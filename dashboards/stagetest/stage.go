@@ -100,7 +100,7 @@ pools:
     backends:
       - {name: lab-free, url: {{.FreeURL}}, model: lab-free}
 classes:
-  summary: {deadline_ms: {{.DeadlineMS}}, reserve_ms: {{.ReserveMS}}}
+  summary: {deadline_ms: {{.DeadlineMS}}, reserve_ms: {{.ReserveMS}}, budget_micro_per_day: 1000000000000}
 `))
 
 // Start builds the binaries and starts everything. root is the folder of

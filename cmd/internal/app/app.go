@@ -97,6 +97,7 @@ func newBase(o *Options) (*base, error) {
 	b.tickets = ticket.New(b.rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Duration(cfg.LongestDeadlineMS())*time.Millisecond)
 	b.metrics = metrics.New()
 	b.metrics.Share(b.store, b.poolPolicy)
+	b.metrics.Budgets(b.budgets)
 	b.background = background.New(context.Background(), o.Log)
 	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
 	b.metrics.Measured(b.meter)
