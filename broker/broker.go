@@ -293,6 +293,15 @@ type Admission struct {
 	PredictedWaitMS int64 `json:"predicted_wait_ms"`
 }
 
+// Lost is what is known of an admitted job whose record is gone: it is set
+// aside as failed, with a miss row.
+type Lost struct {
+	ID   string
+	Path slackgate.Path
+	// Class is "unknown" for a job that was running.
+	Class string
+}
+
 // Finish is the end of a claimed job, committed in one atomic step.
 type Finish struct {
 	Outcome Outcome

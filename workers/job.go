@@ -376,18 +376,22 @@ func (p *Pool) finish(c *broker.Claim, f *broker.Finish, settled []redisstore.Se
 	if errors.Is(err, broker.ErrFenced) {
 		p.Log.Warn("outcome discarded: the job had another end", "job_id", c.ID, "outcome", string(f.Outcome))
 	}
-	if err != nil {
-		return
+	if err == nil {
+		p.logEnd(c.ID)
 	}
+}
+
+// logEnd writes the line of a job that has ended.
+func (p *Pool) logEnd(id string) {
 	var view *broker.View
-	err = p.book("log line", c.ID, func(ctx context.Context) (err error) {
-		if view, err = p.Store.Get(ctx, c.ID); errors.Is(err, broker.ErrUnavailable) {
+	err := p.book("log line", id, func(ctx context.Context) (err error) {
+		if view, err = p.Store.Get(ctx, id); errors.Is(err, broker.ErrUnavailable) {
 			return err
 		}
 		return nil
 	})
 	if err != nil || view == nil {
-		p.Log.Warn("ended job not readable for the log", "job_id", c.ID)
+		p.Log.Warn("ended job not readable for the log", "job_id", id)
 		return
 	}
 	joblog.Ended(context.Background(), p.Log, view)
@@ -402,9 +406,18 @@ func (p *Pool) settle(c *broker.Claim, settled []redisstore.Settlement) {
 }
 
 // handBack gives the job back with what its attempts cost, and a ticket for it.
+// One that its producer took back meanwhile ends here, and gets its line.
 func (p *Pool) handBack(c *broker.Claim, settled []redisstore.Settlement) {
-	err := p.book("hand-back", c.ID, func(ctx context.Context) error { return p.Store.Handback(ctx, c, settled...) })
+	var ended bool
+	err := p.book("hand-back", c.ID, func(ctx context.Context) (err error) {
+		ended, err = p.Store.Handback(ctx, c, settled...)
+		return err
+	})
 	if err != nil {
+		return
+	}
+	if ended {
+		p.logEnd(c.ID)
 		return
 	}
 	if err := p.Tickets.Put(context.Background(), c.Path, 1); err != nil {

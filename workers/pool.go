@@ -17,6 +17,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/background"
+	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
@@ -298,7 +299,13 @@ func (p *Pool) takeOne() (again bool) {
 	if p.leaving.Load() {
 		return false
 	}
-	claim, _, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
+	claim, met, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
+	for _, l := range met.Lost {
+		joblog.Lost(p.base, p.Log, l)
+	}
+	for _, id := range met.Ended {
+		p.logEnd(id)
+	}
 	switch {
 	case err != nil && claim == nil:
 		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)

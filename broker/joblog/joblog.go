@@ -32,6 +32,14 @@ func Rejected(ctx context.Context, log *slog.Logger, job *broker.Job, v *broker.
 	)
 }
 
+// Lost logs an admitted job whose record is gone: its line says what is still
+// known, and zeros for the rest.
+func Lost(ctx context.Context, log *slog.Logger, l broker.Lost) {
+	Ended(ctx, log, &broker.View{
+		ID: l.ID, Class: l.Class, Path: l.Path, Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: string(broker.CauseRecordLost),
+	})
+}
+
 // Ended logs an admitted job with its outcome.
 func Ended(ctx context.Context, log *slog.Logger, v *broker.View) {
 	firstByte := int64(-1)

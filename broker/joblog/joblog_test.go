@@ -83,3 +83,13 @@ func TestEnded(t *testing.T) {
 		"first_byte_ms": -1, "outcome": "failed", "reason": "worker_lost",
 	})
 }
+
+func TestLost(t *testing.T) {
+	m := line(t, func(l *slog.Logger) {
+		Lost(context.Background(), l, broker.Lost{ID: "j", Class: "c", Path: slackgate.Free})
+	})
+	want(t, m, map[string]any{
+		"job_id": "j", "class": "c", "path": "free", "reason": "record_lost", "backend": "", "offered_at": 0, "deadline_ms": 0,
+		"first_byte_ms": -1, "outcome": "failed", "elapsed_ms": 0,
+	})
+}

@@ -69,6 +69,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, l := range swept.Lost {
+		joblog.Lost(ctx, r.Log, l)
+	}
 	r.logEnded(ctx, swept.Ended)
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)

@@ -165,6 +165,21 @@ func TestOneUnreadableRecord(t *testing.T) {
 	})
 }
 
+// A job whose record is gone has its line too.
+func TestLostRecord(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		ctx := context.Background()
+		b.put("lost", 3000)
+		b.must(b.rdb.Del(ctx, "{t}:job:lost").Err())
+		time.Sleep(3 * time.Second)
+		b.must(b.Once(ctx))
+		b.must(b.Once(ctx))
+		if n := strings.Count(b.log.String(), `"job_id":"lost"`); n != 1 || !strings.Contains(b.log.String(), `"reason":"record_lost"`) {
+			t.Errorf("%d lines for it in %s", n, b.log)
+		}
+	})
+}
+
 // The loop outlives an outage, says so once, and mends afterwards.
 func TestRunOutlivesAnOutage(t *testing.T) {
 	inBubble(t, func(b *bench) {

@@ -455,10 +455,10 @@ func capacity(t *testing.T, h *harness) {
 	if got.Jobs[0].Path != slackgate.Reject || got.Jobs[0].Pools[slackgate.Paid].Capacity != 0 {
 		t.Errorf("admitted to a pool without workers: %+v", got.Jobs[0])
 	}
-	c, full, err := h.Claim(bg, slackgate.Paid, 6, time.Minute)
+	c, met, err := h.Claim(bg, slackgate.Paid, 6, time.Minute)
 	h.must(err)
-	if c != nil || !full {
-		t.Errorf("claim %v, full %v without workers", c, full)
+	if c != nil || !met.Full {
+		t.Errorf("claim %v, met %+v without workers", c, met)
 	}
 }
 

@@ -139,6 +139,12 @@ func (h *harness) Admit(ctx context.Context, p [slackgate.NumPaths]PoolPolicy, o
 	return h.Store.Admit(ctx, flag.NewTable(0, nil), p, offers)
 }
 
+// Handback gives a job back that nobody took back.
+func (h *harness) Handback(ctx context.Context, c *broker.Claim, rows ...Settlement) error {
+	_, err := h.Store.Handback(ctx, c, rows...)
+	return err
+}
+
 // policy of two open pools with room for everything.
 func openPools() (p [slackgate.NumPaths]PoolPolicy) {
 	p[slackgate.Paid] = PoolPolicy{Limit: 1000, FirstByteP95MS: 1200}
@@ -190,10 +196,10 @@ func (h *harness) put(path slackgate.Path, j *broker.Job) {
 // claim takes the most urgent job of a pool, which must have one.
 func (h *harness) claim(path slackgate.Path) *broker.Claim {
 	h.t.Helper()
-	c, full, err := h.Claim(bg, path, 1000, time.Minute)
+	c, met, err := h.Claim(bg, path, 1000, time.Minute)
 	h.must(err)
 	if c == nil {
-		h.t.Fatalf("nothing to claim in %s (full: %v)", path, full)
+		h.t.Fatalf("nothing to claim in %s (met %+v)", path, met)
 	}
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,25 +42,39 @@ func (s *Store) Leave(ctx context.Context, w Worker) error {
 	return nil
 }
 
+// Met is what a claim met beside the job that it took.
+type Met struct {
+	// Full is set when every slot of the pool is taken.
+	Full bool
+	// Ended are jobs without a text, which were failed; Lost those without a
+	// record, which were set aside.
+	Ended []string
+	Lost  []broker.Lost
+}
+
 // Claim takes the most urgent waiting job of a pool under a lease, which ends
 // soon after the job's deadline at the latest. It returns nil when nothing
-// waits or every slot of the pool is taken; full tells the two apart.
-func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, full bool, err error) {
+// waits or every slot of the pool is taken; what it met tells the two apart.
+func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, met Met, err error) {
 	// Counted from here: a slow store shortens the time a job has, and never
 	// lengthens it.
 	sent := time.Now()
 	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books, s.closeByMS())
 	if err != nil {
-		return nil, false, err
+		return nil, met, err
 	}
 	r := asReply(v)
 	now, what := r.int(), r.string()
+	met = Met{Full: what == "full", Ended: r.texts()}
+	for gone := range slices.Chunk(r.texts(), 2) {
+		met.Lost = append(met.Lost, broker.Lost{Path: path, Class: gone[0], ID: gone[1]})
+	}
 	if r.err != nil {
-		return nil, false, r.err
+		return nil, met, r.err
 	}
 	s.saw(now)
 	if what != "job" {
-		return nil, what == "full", nil
+		return nil, met, nil
 	}
 	c = &broker.Claim{Path: path, NowMS: now, ClaimedAt: sent}
 	id := r.string()
@@ -71,7 +86,7 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	spec, admission, text := r.string(), r.string(), r.string()
 	c.FlagsVersion = r.int()
 	if r.err != nil {
-		return nil, false, r.err
+		return nil, met, r.err
 	}
 	if err := errors.Join(
 		json.Unmarshal([]byte(spec), &c.Job),
@@ -79,11 +94,11 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	); err != nil {
 		// The job is claimed and cannot be read: the caller fails it.
 		c.Job = broker.Job{ID: id}
-		return c, false, fmt.Errorf("job %s: record: %w", id, err)
+		return c, met, fmt.Errorf("job %s: record: %w", id, err)
 	}
 	c.ID = id
 	c.Text, c.Instruction = readText(text)
-	return c, false, nil
+	return c, met, nil
 }
 
 // Lease is the answer to a renewal.
@@ -212,24 +227,24 @@ func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, r
 
 // Handback returns a claimed job to its old place in the order and books what
 // its attempts cost, in one step; one that its producer took back meanwhile
-// ends as cancelled. ErrFenced: another holder has the job; only the settlements
-// were booked.
-func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...Settlement) error {
+// ends as cancelled, and then ended is set. ErrFenced: another holder has the
+// job; only the settlements were booked.
+func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...Settlement) (ended bool, err error) {
 	args := []any{c.Path.String(), c.ID, c.Fence, s.keepMS, s.books}
 	for i := range rows {
-		var err error
 		if args, err = s.appendSettlement(args, &rows[i]); err != nil {
-			return err
+			return false, err
 		}
 	}
 	v, err := s.run(ctx, scriptHandback, args...)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if n, _ := v.(int64); n != 1 {
-		return broker.ErrFenced
+	n, _ := v.(int64)
+	if n == 0 {
+		return false, broker.ErrFenced
 	}
-	return nil
+	return n == 2, nil
 }
 
 // Cancelled says what a cancel met.

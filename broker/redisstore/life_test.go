@@ -174,8 +174,8 @@ func cancelAll(t *testing.T, h *harness) {
 	if v := h.view("waiting"); v.Outcome != broker.OutcomeCancelled || v.State != broker.StateDone {
 		t.Errorf("%+v", v)
 	}
-	if c, full, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); c != nil || full || err != nil {
-		t.Errorf("the ticket of a cancelled job claims %+v (full %v, %v)", c, full, err)
+	if c, met, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); c != nil || met.Full || err != nil {
+		t.Errorf("the ticket of a cancelled job claims %+v (met %+v, %v)", c, met, err)
 	}
 
 	// Running: its worker is told, and whatever it comes to is cancelled ...
@@ -222,7 +222,9 @@ func cancelledHandback(t *testing.T, h *harness) {
 	if _, err := h.Cancel(bg, "j"); err != nil {
 		t.Fatal(err)
 	}
-	h.must(h.Handback(bg, c))
+	if ended, err := h.Store.Handback(bg, c); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
 	if v := h.view("j"); v.Outcome != broker.OutcomeCancelled {
 		t.Errorf("a cancelled job was put back: %+v", v)
 	}

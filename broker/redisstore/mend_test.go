@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -236,14 +237,17 @@ func recordGone(t *testing.T, h *harness) {
 			h.put(slackgate.Free, testJob("lost", 60_000))
 			h.put(slackgate.Free, testJob("next", 600_000))
 			h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
+			gone, want := []broker.Lost{{ID: "lost", Path: slackgate.Free, Class: "summary"}}, 1
 			if by == "sweep" {
 				h.advance(61 * time.Second)
-				if s := h.sweep(); s.Failed != 1 || s.Expired != 0 {
+				if s := h.sweep(); s.Failed != 1 || s.Expired != 0 || !slices.Equal(s.Lost, gone) || len(s.Ended) != 0 {
 					t.Errorf("swept %+v", s)
 				}
+				want = 0
 			}
-			if c := h.claim(slackgate.Free); c.ID != "next" {
-				t.Errorf("claimed %s", c.ID)
+			c, met, err := h.Claim(bg, slackgate.Free, 10, time.Minute)
+			if err != nil || c == nil || c.ID != "next" || len(met.Ended) != 0 || !slices.Equal(met.Lost, gone[:want]) {
+				t.Errorf("claimed %+v, met %+v, %v", c, met, err)
 			}
 			h.lost(t, slackgate.Free, "lost")
 			if p := h.state().Pools[slackgate.Free]; p.QueueAgeMS != 0 || p.Waiting != 0 {
@@ -258,8 +262,9 @@ func textGone(t *testing.T, h *harness) {
 	h.put(slackgate.Free, testJob("lost", 60_000))
 	h.put(slackgate.Free, testJob("next", 600_000))
 	h.must(h.rdb.Del(bg, h.key("text", "lost")).Err())
-	if c := h.claim(slackgate.Free); c.ID != "next" {
-		t.Errorf("claimed %s", c.ID)
+	c, met, err := h.Claim(bg, slackgate.Free, 10, time.Minute)
+	if err != nil || c == nil || c.ID != "next" || !slices.Equal(met.Ended, []string{"lost"}) || len(met.Lost) != 0 {
+		t.Errorf("claimed %+v, met %+v, %v", c, met, err)
 	}
 	h.lost(t, slackgate.Free, "lost")
 	// Its producer is told.
@@ -276,7 +281,7 @@ func runningRecordGone(t *testing.T, h *harness) {
 		t.Errorf("finish without a record: %v", err)
 	}
 	h.advance(61 * time.Second)
-	if s := h.sweep(); s.Failed != 1 {
+	if s := h.sweep(); s.Failed != 1 || !slices.Equal(s.Lost, []broker.Lost{{ID: "lost", Path: slackgate.Paid, Class: "unknown"}}) {
 		t.Errorf("swept %+v", s)
 	}
 	h.lost(t, slackgate.Paid, "lost")

@@ -85,13 +85,13 @@ func claimsWithinCapacity(t *testing.T, h *harness) {
 		for range claimers {
 			other := h.another()
 			wg.Go(func() {
-				c, f, err := other.Claim(bg, slackgate.Paid, tt.limit, time.Minute)
+				c, met, err := other.Claim(bg, slackgate.Paid, tt.limit, time.Minute)
 				switch {
 				case err != nil:
 					t.Error(err)
 				case c != nil:
 					claimed <- c
-				case f:
+				case met.Full:
 					full <- true
 				}
 			})
@@ -115,8 +115,8 @@ func claimsWithinCapacity(t *testing.T, h *harness) {
 	// A worker leaves: nothing more until as many have ended.
 	h.must(h.Leave(bg, Worker{ID: "w-paid", Path: slackgate.Paid, Slots: slots}))
 	h.live(slots-1, 0)
-	if c, full, err := h.Claim(bg, slackgate.Paid, 100, time.Minute); c != nil || !full || err != nil {
-		t.Errorf("claimed %v (full %v, %v) above the capacity that is left", c, full, err)
+	if c, met, err := h.Claim(bg, slackgate.Paid, 100, time.Minute); c != nil || !met.Full || err != nil {
+		t.Errorf("claimed %v (met %+v, %v) above the capacity that is left", c, met, err)
 	}
 }
 

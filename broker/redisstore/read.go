@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,6 +82,8 @@ func readDemands(r *reply, nowMS int64) []slackgate.Demand {
 // Swept is what one sweep mended.
 type Swept struct {
 	Expired, Reoffered, Failed int64
+	// Lost are those of the failed whose record is gone.
+	Lost []broker.Lost
 	// Ended are the jobs that the sweep closed.
 	Ended []string
 }
@@ -126,6 +129,13 @@ func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swep
 	r := asReply(v)
 	s.saw(r.int())
 	out := &Swept{Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
+	for gone := range slices.Chunk(r.texts(), 3) {
+		l := broker.Lost{Class: gone[1], ID: gone[2]}
+		if err := l.Path.UnmarshalText([]byte(gone[0])); err != nil {
+			return nil, fmt.Errorf("%w: sweep: %w", broker.ErrUnavailable, err)
+		}
+		out.Lost = append(out.Lost, l)
+	}
 	for r.more() {
 		out.Ended = append(out.Ended, r.string())
 	}

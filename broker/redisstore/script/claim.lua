@@ -1,26 +1,41 @@
 -- Claim the most urgent waiting job of a pool.
 -- ARGV: pool, pool limit, lease_ms, keep_ms, books, close_by_ms.
--- Returns {now, 'none'|'full'} or {now, 'job', id, fence, offers, attempts, accepted, deadline, spec, admission, text,
--- flags version}.
+-- Jobs met on the way that cannot be run are set aside.
+-- Returns {now, 'none'|'full'|'job'}, then after their lengths the ids of jobs set aside whose record is there, and
+-- class and id of those whose record is gone; with 'job' then {id, fence, offers, attempts, accepted, deadline, spec,
+-- admission, text, flags version}.
 never_refused()
 local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local close_by = tonumber(ARGV[6])
 local now = now_ms()
 local running = redis.call('ZCARD', P .. ':running:' .. pool)
-if running >= math.min(limit, live_slots(pool, now)) then return { now, 'full' } end
+if running >= math.min(limit, live_slots(pool, now)) then return { now, 'full', 0, 0 } end
+local ended, lost = {}, {}
+local function reply(what, job)
+  local out = { now, what }
+  for _, list in ipairs({ ended, lost }) do
+    out[#out + 1] = #list
+    for _, x in ipairs(list) do out[#out + 1] = x end
+  end
+  for _, x in ipairs(job) do out[#out + 1] = x end
+  return out
+end
 for _ = 1, 16 do
   local member = redis.call('ZRANGE', P .. ':waiting:' .. pool, 0, 0)[1]
-  if not member then return { now, 'none' } end
+  if not member then return reply('none', {}) end
   local class, id = split(member)
   local r = record(id)
   local text = redis.call('GET', P .. ':text:' .. id)
   if not r then
     end_lost(pool, member, class, id, now, books)
+    lost[#lost + 1] = class
+    lost[#lost + 1] = id
   elseif r.state ~= 'waiting' then
     unqueue(pool, member, id, class) -- a place left over: the job itself is accounted for
   elseif not text then
     end_job(id, r, now, { outcome = 'failed', cause = 'record_lost', reason = 'record_lost', backend = '',
       first_byte_ms = '-1', details = '{}', keep_ms = keep, books = books })
+    ended[#ended + 1] = id
   else
     unqueue(pool, member, id, r.class)
     redis.call('ZADD', P .. ':running:' .. pool, lapse(now, lease, tonumber(r.deadline), close_by), id)
@@ -32,9 +47,9 @@ for _ = 1, 16 do
     redis.call('HSET', P .. ':job:' .. id, 'state', 'running', 'queue_wait', int(math.max(0, now - tonumber(r.accepted))))
     redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') -- of an earlier claim
     redis.call('PUBLISH', P .. ':news', id)
-    return { now, 'job', id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
+    return reply('job', { id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
       tonumber(r.accepted), tonumber(r.deadline), r.spec, r.admission, text,
-      tonumber(redis.call('GET', P .. ':flags:version') or '0') }
+      tonumber(redis.call('GET', P .. ':flags:version') or '0') })
   end
 end
-return { now, 'none' }
+return reply('none', {})

@@ -2,7 +2,7 @@
 -- meanwhile ends here.
 -- ARGV: pool, id, fence, keep_ms, books, then the attempts to settle, as settle.lua takes them. Those that are open
 -- beside them are settled as unknown.
--- Returns 1, or 0 when fenced. A fenced caller still settles its own spend rows.
+-- Returns 1, 2 when the job ended here, or 0 when fenced. A fenced caller still settles its own spend rows.
 never_refused()
 local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
 for i = 6, #ARGV, settle_args do settle(attempt_at(i), ARGV[5]) end
@@ -13,7 +13,7 @@ if r.cancel == '1' then
   redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
   end_job(id, r, now, { outcome = 'cancelled', cause = '', reason = '', backend = '', first_byte_ms = '-1',
     details = '{}', keep_ms = ARGV[4], books = ARGV[5] })
-  return 1
+  return 2
 end
 settle_unknown(id, tonumber(r.attempts or '0'), now, ARGV[5])
 release(pool, id)

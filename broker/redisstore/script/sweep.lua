@@ -7,12 +7,18 @@
 -- failed.
 -- Spend rows that are open settle_by_ms after their attempt must have been over, and as long after the store was back,
 -- are settled as unknown: whoever made it is gone, and no job ends that would settle it.
--- Returns {now, expired, reoffered, failed, ids of ended jobs...}.
+-- Returns {now, expired, reoffered, failed, length of what follows, pool, class and id of jobs whose record is gone,
+-- ids of ended jobs...}.
 never_refused()
 local books, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local p95 = { paid = tonumber(ARGV[5]), free = tonumber(ARGV[6]) }
 local now = now_ms()
-local expired, reoffered, failed, ended = 0, 0, 0, {}
+local expired, reoffered, failed, ended, gone = 0, 0, 0, {}, {}
+local function lose(pool, member, class, id)
+  end_lost(pool, member, class, id, now, books)
+  for _, x in ipairs({ pool, class, id }) do gone[#gone + 1] = x end
+  failed = failed + 1
+end
 local function close(id, r, outcome, cause, reason)
   end_job(id, r, now, { outcome = outcome, cause = cause, reason = reason, backend = '', first_byte_ms = '-1',
     details = '{}', keep_ms = keep, books = books })
@@ -39,8 +45,7 @@ for _, pool in ipairs({ 'paid', 'free' }) do
     local class, id = split(member)
     local r = record(id)
     if not r then
-      end_lost(pool, member, class, id, now, books)
-      failed = failed + 1
+      lose(pool, member, class, id)
     elseif r.state ~= 'waiting' then
       unqueue(pool, member, id, class) -- a place left over: the job itself is accounted for
     else
@@ -51,8 +56,7 @@ for _, pool in ipairs({ 'paid', 'free' }) do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. ':running:' .. pool, '-inf', int(now), 'LIMIT', 0, most)) do
     local r = record(id)
     if not r then
-      end_lost(pool, '', 'unknown', id, now, books)
-      failed = failed + 1
+      lose(pool, '', 'unknown', id)
     elseif r.state ~= 'running' then
       release(pool, id)
     else
@@ -86,6 +90,7 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. ':spend:due', '-inf', int(
   redis.call('ZREM', P .. ':spend:due', key)
   settle_unknown_row(key, now, books)
 end
-local out = { now, expired, reoffered, failed }
+local out = { now, expired, reoffered, failed, #gone }
+for _, x in ipairs(gone) do out[#out + 1] = x end
 for _, id in ipairs(ended) do out[#out + 1] = id end
 return out
