@@ -11,6 +11,7 @@ const (
 	TroubleNoConnection Trouble = "no_connection" // refused or broken
 	TroubleFull         Trouble = "full"          // at its memory limit
 	TroubleReadOnly     Trouble = "read_only"     // a replica, as after a failover
+	TroubleNoReplicas   Trouble = "no_replicas"   // it has fewer replicas than it must have to take writes
 	TroubleLoading      Trouble = "loading"       // reading its data after a start
 	TroubleNoDisk       Trouble = "no_disk"       // it cannot persist, and therefore takes no writes
 	TroubleNoAccess     Trouble = "no_access"     // wrong password, or a user without the right
@@ -20,7 +21,7 @@ const (
 
 // Troubles lists the closed set.
 var Troubles = [...]Trouble{
-	TroubleNoAnswer, TroubleNoConnection, TroubleFull, TroubleReadOnly, TroubleLoading,
+	TroubleNoAnswer, TroubleNoConnection, TroubleFull, TroubleReadOnly, TroubleNoReplicas, TroubleLoading,
 	TroubleNoDisk, TroubleNoAccess, TroubleLayout, TroubleOther,
 }
 
@@ -35,6 +36,8 @@ func (t Trouble) Sentence() string {
 		return "the store is full"
 	case TroubleReadOnly:
 		return "the store is read-only"
+	case TroubleNoReplicas:
+		return "the store has too few replicas to take writes"
 	case TroubleLoading:
 		return "the store is loading its data"
 	case TroubleNoDisk:

@@ -78,6 +78,7 @@ type Store interface {
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
 	Get(ctx context.Context, id string) (*broker.View, error)
 	TextBytes(ctx context.Context, id string) (int64, error)
+	Writable(ctx context.Context) error
 	NowMS() int64
 }
 
@@ -283,16 +284,16 @@ func (a *Admitter) flush(batch []*pending) {
 	}()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
-	waiting := len(a.queue)
 	got, err := a.offer(context.Background(), batch)
 	if err != nil {
-		// Those who have waited as long as this call took are told with it:
-		// with the store away, one call after the other would add up.
-		for range waiting {
+		// Whoever is queued by now is told with it: with the store away, what is
+		// left of one call and the whole of the next would add up.
+		for range len(a.queue) {
 			batch = append(batch, <-a.queue)
 		}
 		a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
 	}
+	down := false
 	for i, p := range batch {
 		if err != nil {
 			p.err = err
@@ -307,6 +308,25 @@ func (a *Admitter) flush(batch []*pending) {
 			p.err = broker.ErrBatchCancelled
 		default:
 			p.verdict, p.err, p.ticket = a.verdict(p, &got, i), nil, adm.Ticket
+			down = down || p.verdict.Reason == slackgate.ReasonPoolDown
+		}
+	}
+	if down {
+		a.explain(batch)
+	}
+}
+
+// explain looks for what may be behind pools that are down: a store that takes
+// no writes takes no heartbeats either, and that is then what to say.
+func (a *Admitter) explain(batch []*pending) {
+	err := a.Store.Writable(context.Background())
+	if err == nil {
+		return
+	}
+	a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
+	for _, p := range batch {
+		if p.err == nil && p.verdict.Reason == slackgate.ReasonPoolDown {
+			p.err = err
 		}
 	}
 }

@@ -34,7 +34,11 @@ type watched struct {
 	hold   chan struct{} // calls of Admit wait until it is closed
 	alter  func(*redisstore.Admitted)
 	err    error
+	slow   time.Duration // what a call takes that ends in err
+	sealed error         // of Writable
 }
+
+func (w *watched) Writable(context.Context) error { return w.sealed }
 
 func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error) {
 	w.mu.Lock()
@@ -43,12 +47,13 @@ func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.Num
 		ids = append(ids, offers[i].Job.ID)
 	}
 	w.admits = append(w.admits, ids)
-	hold, alter, err := w.hold, w.alter, w.err
+	hold, alter, err, slow := w.hold, w.alter, w.err, w.slow
 	w.mu.Unlock()
 	if hold != nil {
 		<-hold
 	}
 	if err != nil {
+		time.Sleep(slow) // virtual
 		return redisstore.Admitted{}, err
 	}
 	got, err := w.Store.Admit(ctx, flags, p, offers)
@@ -61,9 +66,10 @@ func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.Num
 func (w *watched) State(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
 	w.mu.Lock()
 	w.states++
-	err := w.err
+	err, slow := w.err, w.slow
 	w.mu.Unlock()
 	if err != nil {
+		time.Sleep(slow) // virtual
 		return nil, err
 	}
 	return w.Store.State(ctx, p)
@@ -294,6 +300,46 @@ func TestStoreAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// With a store that does not answer everybody is told within the time of one
+// call, whenever they come.
+func TestStoreStandsStill(t *testing.T) {
+	const within = 250 * time.Millisecond
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			b.watched.err, b.watched.slow = fmt.Errorf("%w: away", broker.ErrUnavailable), within
+			var wg sync.WaitGroup
+			for i := range 100 {
+				wg.Go(func() {
+					asked := time.Now()
+					if _, err := b.Submit(b.ctx, b.job(fmt.Sprint("j", i), 15_000)); !errors.Is(err, broker.ErrUnavailable) {
+						t.Errorf("%v", err)
+					}
+					if took := time.Since(asked); took > within {
+						t.Errorf("job %d was told after %v", i, took)
+					}
+				})
+				time.Sleep(7 * time.Millisecond)
+			}
+			wg.Wait()
+		})
+	}
+}
+
+// Where no worker lives because the store takes no heartbeats, the store is what
+// is named.
+func TestPoolsDownForWantOfWrites(t *testing.T) {
+	inBubble(t, slackgate.Predictive, func(b *bench) {
+		time.Sleep(25 * time.Hour) // no heartbeat since
+		if v, err := b.Submit(b.ctx, b.job("a", 15_000)); err != nil || v.Reason != slackgate.ReasonPoolDown {
+			t.Errorf("%+v, %v", v, err)
+		}
+		b.watched.sealed = &broker.StoreError{Trouble: broker.TroubleReadOnly, Err: errors.New("READONLY")}
+		if v, err := b.Submit(b.ctx, b.job("b", 15_000)); broker.TroubleOf(err) != broker.TroubleReadOnly || v.Reason != slackgate.ReasonGateUnavailable {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
 }
 
 // A panic in Run, or its end, must not leave submitters waiting for ever.

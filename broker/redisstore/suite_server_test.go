@@ -249,6 +249,12 @@ func TestRedisFull(t *testing.T) {
 	h.openAttempt(c, 1)
 	h.must(h.rdb.ConfigSet(bg, "maxmemory", "1").Err())
 	h.unavailable(t, c, "admit")
+	// Nor does it where the script looks at a producer's unfinished jobs first.
+	limited := offerTo(slackgate.Paid, testJob("limited", 600_000))
+	limited.Quota = slackgate.Quota{MaxInFlight: 100}
+	if got, err := h.Admit(bg, openPools(), []Offer{limited}); broker.TroubleOf(err) != broker.TroubleFull {
+		t.Errorf("a limited producer's job on a full Redis: %+v, %v", got, err)
+	}
 	// Nothing new comes in, but readers still read, workers still live, and
 	// what was admitted comes to its end: an attempt is booked, the sweep mends
 	// and the outcome is written.

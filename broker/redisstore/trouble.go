@@ -30,6 +30,8 @@ func troubleOf(err error) broker.Trouble {
 		return broker.TroubleFull
 	case redis.IsReadOnlyError(err):
 		return broker.TroubleReadOnly
+	case redis.IsNoReplicasError(err):
+		return broker.TroubleNoReplicas
 	case redis.IsLoadingError(err):
 		return broker.TroubleLoading
 	case redis.HasErrorPrefix(err, "MISCONF"):

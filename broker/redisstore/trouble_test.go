@@ -44,6 +44,7 @@ func TestTroubleNamed(t *testing.T) {
 	}{
 		{broker.TroubleFull, func() { set("CONFIG", "SET", "maxmemory", "1") }, func() { set("CONFIG", "SET", "maxmemory", "0") }},
 		{broker.TroubleReadOnly, func() { set("REPLICAOF", "127.0.0.1", "1") }, func() { set("REPLICAOF", "NO", "ONE") }},
+		{broker.TroubleNoReplicas, func() { set("CONFIG", "SET", "min-replicas-to-write", "1") }, func() { set("CONFIG", "SET", "min-replicas-to-write", "0") }},
 		{broker.TroubleNoAccess, func() { set("CONFIG", "SET", "requirepass", "x") }, func() { set("CONFIG", "SET", "requirepass", "") }},
 		{broker.TroubleLayout, func() { set("SET", h.key("layout"), "9 9") }, func() { set("DEL", h.key("layout")) }},
 		{broker.TroubleNoAnswer, srv.Pause, srv.Resume},

@@ -142,7 +142,7 @@ local function over_share(p, producer, first)
     local level = tonumber(string.sub(p.levels, (i - 1) * rung_digits + 1, i * rung_digits))
     if all + 1 <= level then return 0, 0 end
     local n, at = all, rung_at(p, i).at
-    if at >= 0 then n = redis.call('ZCOUNT', live_key(p.name, producer), '-inf', '(' .. int(now + at)) end
+    if at >= 0 then n = live_jobs(p.name, producer, now, '(' .. int(now + at)) end
     if n + 1 > level then return i, n end
   end
   return 0, 0

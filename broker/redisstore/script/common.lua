@@ -180,14 +180,16 @@ local live_after, live_ttl = 3600000, 8 * 86400000
 local function add_live(pool, producer, id, urgency)
   redis.call('ZADD', live_key(pool, producer), int(urgency), id)
   redis.call('PEXPIRE', live_key(pool, producer), live_ttl)
+  redis.call('ZREMRANGEBYSCORE', live_key(pool, producer), '-inf', int(now_ms() - live_after))
 end
 
 local function drop_live(pool, producer, id) redis.call('ZREM', live_key(pool, producer), id) end
 
--- how many there are
-local function live_jobs(pool, producer, now)
-  redis.call('ZREMRANGEBYSCORE', live_key(pool, producer), '-inf', int(now - live_after))
-  return redis.call('ZCARD', live_key(pool, producer))
+-- How many there are, or how many of them are due before an instant. It writes
+-- nothing: a write that needs no memory, ahead of an admission's, would have a
+-- full Redis let that in.
+local function live_jobs(pool, producer, now, before)
+  return redis.call('ZCOUNT', live_key(pool, producer), '(' .. int(now - live_after), before or '+inf')
 end
 
 -- whether an unfinished job is not among its producer's, or not in its place
