@@ -1,0 +1,207 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"leeway/broker"
+	"leeway/broker/background"
+	"leeway/broker/client"
+	"leeway/broker/httpapi"
+	"leeway/broker/ledger"
+	"leeway/slackgate"
+)
+
+// collect reads ledgers, backends and checks once all jobs have ended.
+func (r *player) collect(ctx context.Context, fromMS int64) error {
+	for i := range r.run.Jobs {
+		if id := r.run.Jobs[i].ID; id != "" {
+			r.byID[id] = i
+		}
+	}
+	if err := r.spend(ctx, fromMS); err != nil {
+		return err
+	}
+	if err := r.misses(ctx, fromMS); err != nil {
+		return err
+	}
+	if err := r.calls(ctx); err != nil {
+		return err
+	}
+	r.leftBehind(ctx)
+	report, err := r.api.CheckLedgers(ctx)
+	if err != nil {
+		return fmt.Errorf("the ledgers could not be checked: %w", err)
+	}
+	for _, i := range report.Items {
+		c := Check{OK: i.OK, Detail: i.Detail}
+		if len(i.Problems) > 0 {
+			c.Detail += ": " + i.Problems[0]
+		}
+		r.run.Checks = append(r.run.Checks, c)
+	}
+	slices.SortStableFunc(r.run.Done, func(a, b Done) int { return int(a.AtMS - b.AtMS) })
+	return nil
+}
+
+// rowsOf streams a ledger's rows from a time on.
+func rowsOf[T any](ctx context.Context, c *client.Client, k ledger.Kind, fromMS int64, each func(*T)) error {
+	pr, pw := io.Pipe()
+	go func() {
+		q := map[string][]string{"from_ms": {strconv.FormatInt(fromMS, 10)}}
+		_ = pw.CloseWithError(c.StreamRows(ctx, k, ledger.NDJSON, q, pw))
+	}()
+	defer func() { _ = pr.Close() }()
+	for dec := json.NewDecoder(pr); ; {
+		var row T
+		err := dec.Decode(&row)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s ledger: %w", k, err)
+		}
+		each(&row)
+	}
+}
+
+func (r *player) spend(ctx context.Context, fromMS int64) error {
+	sums := map[slackgate.Path]*SpendSum{}
+	for _, path := range slackgate.Paths {
+		sums[path] = &SpendSum{Path: path, CostMicro: map[string]int64{}}
+	}
+	err := rowsOf(ctx, r.api, ledger.Spend, fromMS, func(row *broker.SpendRow) {
+		s := sums[row.Path]
+		if _, ours := r.byID[row.JobID]; !ours || s == nil {
+			return
+		}
+		s.Attempts++
+		s.InputTokens += row.InputTokens
+		s.OutputTokens += row.OutputTokens
+		if row.Known == broker.KnownUnknown {
+			s.Unknown++
+		}
+		if row.CostMicro != 0 {
+			s.CostMicro[row.Currency] += row.CostMicro
+		}
+	})
+	for _, path := range slackgate.Paths {
+		r.run.Spend = append(r.run.Spend, *sums[path])
+	}
+	return err
+}
+
+func (r *player) misses(ctx context.Context, fromMS int64) error {
+	type key struct {
+		path  slackgate.Path
+		cause broker.Cause
+	}
+	sums := map[key]int64{}
+	err := rowsOf(ctx, r.api, ledger.Misses, fromMS, func(row *broker.MissRow) {
+		if _, ours := r.byID[row.JobID]; ours {
+			sums[key{row.Path, row.Cause}]++
+		}
+	})
+	for _, path := range slackgate.Paths {
+		for _, cause := range broker.Causes {
+			if n := sums[key{path, cause}]; n > 0 {
+				r.run.Misses = append(r.run.Misses, MissSum{path, cause, n})
+			}
+		}
+	}
+	return err
+}
+
+// calls reads what the lab backends saw of this run.
+func (r *player) calls(ctx context.Context) error {
+	base := r.begin.UnixMilli()
+	for name, l := range r.target.Labs() {
+		attempts, err := l.Attempts(ctx, r.seqs[name])
+		if err != nil {
+			return fmt.Errorf("lab %s: %w", name, err)
+		}
+		if r.run.Calls == nil {
+			r.run.Calls = []Call{}
+		}
+		for _, a := range attempts {
+			c := Call{
+				Backend: name, Job: -1, AtMS: a.ReceivedAtMS - base, FirstMS: int64(a.FirstByteMS),
+				ElapsedMS: int64(a.ElapsedMS), Ended: string(a.Ended), Fault: a.Fault,
+			}
+			if cut := strings.LastIndexByte(a.RequestID, '-'); cut > 0 { // the job's id and the attempt's number
+				if i, ok := r.byID[a.RequestID[:cut]]; ok {
+					c.Job = i
+				}
+			}
+			if c.Job >= 0 {
+				r.run.Calls = append(r.run.Calls, c)
+			}
+		}
+	}
+	slices.SortFunc(r.run.Calls, func(a, b Call) int { return int(a.AtMS - b.AtMS) })
+	return nil
+}
+
+// leftBehind checks that the labs are healthy and idle and that nothing waits.
+func (r *player) leftBehind(ctx context.Context) {
+	check := func(ok bool, format string, args ...any) {
+		r.run.Checks = append(r.run.Checks, Check{ok, fmt.Sprintf(format, args...)})
+	}
+	for _, d := range r.run.Done {
+		if d.Error != "" {
+			check(false, "%s: %s", d.What, d.Error)
+		}
+	}
+	healthy, idle := true, true
+	labs := r.target.Labs()
+	for _, l := range labs {
+		f, err := l.Fault(ctx)
+		healthy = healthy && err == nil && f.Name == ""
+		idle = idle && r.idle(ctx, l)
+	}
+	if len(labs) > 0 {
+		check(healthy, "the lab is back to healthy: %d backends", len(labs))
+		check(idle, "no backend still works for a job")
+	}
+	inFlight := 0
+	pools, err := r.api.Pools(ctx)
+	if err == nil && r.target.Name() == embeddedName { // elsewhere others have jobs too
+		for _, v := range pools.Pools {
+			inFlight += v.Waiting + v.Running
+		}
+	}
+	ended := 0
+	for i := range r.run.Jobs {
+		if j := &r.run.Jobs[i]; j.Admitted() && j.Outcome == "" {
+			ended++
+		}
+	}
+	check(err == nil && inFlight == 0 && ended == 0, "every admitted job has ended: %d have not, %d are in flight", ended, inFlight)
+	flags, err := r.api.Flags(ctx)
+	set := slices.ContainsFunc(flags, func(f httpapi.FlagView) bool { return f.By == "leeway drill" && f.Source == "flag" })
+	check(err == nil && !set, "no flag of the drill is still set")
+}
+
+// idle waits a little for a backend that a client has just left.
+func (r *player) idle(ctx context.Context, l Control) bool {
+	const tries = 25
+	for range tries {
+		s, err := l.State(ctx)
+		if err != nil {
+			return false
+		}
+		if s.InService == 0 && s.Waiting == 0 {
+			return true
+		}
+		if background.Sleep(ctx, askAgain) != nil {
+			return false
+		}
+	}
+	return false
+}

@@ -1,0 +1,123 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/background"
+	"leeway/broker/client"
+	"leeway/broker/httpapi"
+	"leeway/slackgate"
+)
+
+// text is what the jobs of a drill ask to summarise: a drill rehearses waiting,
+// not reading.
+const text = "The gate compares what a job must wait with the slack it has left. It refuses what cannot finish. " +
+	"A refusal costs milliseconds. A late answer costs a generation that nobody reads. " +
+	"Queue age tells how much of the slack is spent already, and remaining slack tells how much more can be. " +
+	"Utilisation tells neither: a worker that is blocked on its first byte looks idle."
+
+// play submits on schedule and waits for every end.
+func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) error {
+	r.run.Jobs = make([]Job, len(schedule))
+	r.begin = time.Now()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for i := range events {
+			if background.Sleep(ctx, time.Until(r.begin.Add(time.Duration(events[i].AtMS)*time.Millisecond))) != nil {
+				return
+			}
+			r.do(ctx, &events[i])
+		}
+	})
+	for i, a := range schedule {
+		due := r.begin.Add(time.Duration(a.AtMS) * time.Millisecond)
+		if d := time.Until(due); d > 0 {
+			if err := background.Sleep(ctx, d); err != nil {
+				return err
+			}
+		}
+		wg.Go(func() { r.one(ctx, &r.run.Jobs[i], &a, due) })
+	}
+	wg.Wait()
+	return ctx.Err()
+}
+
+func millisSince(t time.Time) float64 { return float64(time.Since(t).Microseconds()) / 1000 }
+
+// one submits a job and waits for its end. Each job is its own goroutine's.
+func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) {
+	j.AtMS, j.LagMS, j.FirstByteMS = a.AtMS, millisSince(due), -1
+	r.progress.Offered.Add(1)
+	sub := client.Job{Class: r.target.Class(), Text: text, DeadlineMS: r.plan.Class.DeadlineMS, MaxOutputTokens: a.OutputTokens, Producer: "drill"}
+	bounded, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	v, err := r.api.Submit(bounded, &sub)
+	cancel()
+	j.ToldMS = millisSince(due)
+	var p *httpapi.Problem
+	if errors.As(err, &p) && p.Verdict != nil {
+		v, err = p.Verdict, nil
+	}
+	if err != nil || v.Reason.Unavailable() {
+		j.Reason = slackgate.ReasonGateUnavailable // or no answer at all
+		if err == nil {
+			j.Reason = v.Reason
+		}
+		r.progress.Undecided.Add(1)
+		return
+	}
+	j.Path, j.Reason, j.SlackMS, j.PredictedWaitMS = v.Path, v.Reason, v.SlackMS, v.PredictedWaitMS
+	asked := v.Path
+	if asked == slackgate.Reject {
+		asked = slackgate.Free
+		if _, ok := v.NeedMS["free"]; !ok {
+			asked = slackgate.Paid
+		}
+	}
+	j.NeedMS, j.QueueAgeMS = v.NeedMS[asked.String()], v.QueueAgeMS[asked.String()]
+	if v.Path == slackgate.Reject {
+		r.progress.Rejected.Add(1)
+		return
+	}
+	r.progress.Admitted.Add(1)
+	j.ID = v.JobID
+	view := r.await(ctx, v.JobID)
+	if view == nil {
+		return
+	}
+	j.AnswerMS = millisSince(due)
+	j.ended(view)
+	r.progress.Ended.Add(1)
+	if view.Outcome == broker.OutcomeUsable {
+		r.progress.Usable.Add(1)
+	}
+}
+
+// ended takes over what became of an admitted job.
+func (j *Job) ended(v *broker.View) {
+	j.Path, j.Outcome, j.Cause, j.Backend, j.Attempts = v.Path, v.Outcome, v.Cause, v.Backend, v.Attempts
+	j.WaitMS, j.ElapsedMS = v.QueueWaitMS, v.ElapsedMS
+	j.OverMS = v.ElapsedMS - (v.DeadlineAtMS - v.AcceptedMS)
+	if v.FirstByteMS != nil {
+		j.FirstByteMS = *v.FirstByteMS
+	}
+}
+
+// await is an admitted job's end; nil if it was not to be had.
+func (r *player) await(ctx context.Context, id string) *broker.View {
+	limit := time.Now().Add(time.Duration(r.plan.Class.DeadlineMS+afterwardsMS) * time.Millisecond)
+	for time.Now().Before(limit) {
+		v, err := r.api.Get(ctx, id, 20*time.Second)
+		if err == nil && v.State == broker.StateDone {
+			return v
+		}
+		if err != nil && background.Sleep(ctx, askAgain) != nil {
+			return nil
+		}
+	}
+	return nil
+}
