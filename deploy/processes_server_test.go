@@ -170,4 +170,14 @@ func TestProcesses(t *testing.T) {
 	if err != nil || !bytes.Contains(raw, []byte(`"outcome":"usable"`)) {
 		t.Errorf("%v, %s", err, raw)
 	}
+	// The labs' controls are where docs/drills.md says.
+	args := []string{"drill", "list", "--url", api}
+	for _, lab := range []string{"lab-paid", "lab-free"} {
+		port := map[string]string{"lab-paid": "8101", "lab-free": "8102"}[lab]
+		args = append(args, "--lab-control", lab+"=http://"+h.at(lab, port)+"/control")
+	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(h.bin, "leeway"), args...).CombinedOutput()
+	if want := "free-slow        the free backend's first byte takes six seconds\n                   can be played there"; err != nil || !bytes.Contains(out, []byte(want)) {
+		t.Errorf("drill list: %v\n%s", err, out)
+	}
 }

@@ -70,6 +70,17 @@ func (c *Client) Pools(ctx context.Context) (*Pools, error) {
 	return &out, c.call(ctx, http.MethodGet, "/v1/pools", nil, &out)
 }
 
+// Gate reads the gate's view, and what it would say to a job of the class; empty:
+// the default one.
+func (c *Client) Gate(ctx context.Context, class string) (*httpapi.GateAnswer, error) {
+	path := "/v1/gate"
+	if class != "" {
+		path += "?" + url.Values{"class": {class}}.Encode()
+	}
+	var out httpapi.GateAnswer
+	return &out, c.call(ctx, http.MethodGet, path, nil, &out)
+}
+
 // Order is an operator's action. Reason is required.
 type Order struct {
 	Reason string `json:"reason"`

@@ -15,8 +15,9 @@ import (
 	"leeway/slackgate/latency"
 )
 
-// gateAnswer is GET /v1/gate: the snapshot and what the gate would say.
-type gateAnswer struct {
+// GateAnswer is GET /v1/gate: the snapshot, and what the gate would say to a job
+// of the class with the class's own deadline.
+type GateAnswer struct {
 	Policy string `json:"policy"`
 	// Recheck is on, or off in a lab that was told so.
 	Recheck string              `json:"recheck"`
@@ -146,7 +147,7 @@ func (s *Server) gate(c echo.Context) error {
 	if s.Config().Lab.RecheckOff {
 		recheck = "off"
 	}
-	return c.JSON(http.StatusOK, gateAnswer{Policy: policy.String(), Recheck: recheck, NowMS: st.NowMS, Pools: views, Verdict: verdict(&v)})
+	return c.JSON(http.StatusOK, GateAnswer{Policy: policy.String(), Recheck: recheck, NowMS: st.NowMS, Pools: views, Verdict: verdict(&v)})
 }
 
 // dryRun asks the gate about a job of the default class.

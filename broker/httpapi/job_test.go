@@ -221,7 +221,7 @@ func TestLedgersAndGate(t *testing.T) {
 			t.Errorf("spend %s", w.Body)
 		}
 		a.admitted(`{"text":"x","deadline_ms":600000}`)
-		var g gateAnswer
+		var g GateAnswer
 		w = a.send(http.MethodGet, "/v1/gate", "")
 		if err := json.Unmarshal(w.Body.Bytes(), &g); err != nil || g.Policy != "predictive" || g.Pools["paid"].Capacity != 2 ||
 			g.Pools["paid"].Running != 1 || g.Pools["paid"].Waiting != 1 || g.Verdict.Path != slackgate.Paid || g.NowMS == 0 {

@@ -5,17 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"strings"
 	"time"
 
+	"leeway/cmd/internal/app"
 	"leeway/cmd/internal/drill"
 	"leeway/cmd/internal/drill/report"
 	"leeway/slackgate"
 )
 
 type drillCmd struct {
-	Run  drillRunCmd  `cmd:"" default:"withargs" help:"Play a drill. Exit 0: every threshold held, 1: one did not, or the drill could not be run."`
-	List drillListCmd `cmd:"" help:"List the drills, what each declares, and what cannot be run where."`
+	Run   drillRunCmd   `cmd:"" default:"withargs" help:"Play a drill. Exit 0: every threshold held, 1: one did not, or the drill could not be run."`
+	List  drillListCmd  `cmd:"" help:"List the drills, what each declares, and what cannot be run where."`
+	Setup drillSetupCmd `cmd:"" help:"Print the configuration that a drill declares, for processes of its own, with the commands to start them."`
 }
 
 // drillRunCmd plays a drill and reports on it.
@@ -27,6 +31,8 @@ type drillRunCmd struct {
 	JSON     string `name:"json" placeholder:"FILE" help:"Write the evidence there."`
 	HTML     string `name:"html" placeholder:"FILE" help:"Write a report with charts there, in one file."`
 	Compare  string `placeholder:"A.json" help:"Do not drill: hold this evidence against a second file's."`
+
+	deploymentFlags
 
 	Policy     *slackgate.Rule `help:"Another gate than the plan's: predictive or seed."`
 	NoRecheck  bool            `help:"Break the drill on purpose: leave out the check before a backend is called."`
@@ -46,6 +52,9 @@ func (c *drillRunCmd) Run(ctx context.Context, out io.Writer) error {
 	}
 	p, err := c.plan()
 	if err != nil {
+		return err
+	}
+	if err := c.checkFlags(); err != nil {
 		return err
 	}
 	e, err := c.play(ctx, out, p)
@@ -100,45 +109,67 @@ func (c *drillRunCmd) plan() (*drill.Plan, error) {
 	return p, p.DeclareP95(c.P95Percent)
 }
 
+// play plays the plan where the flags say, as often as they say, and prints each
+// run.
 func (c *drillRunCmd) play(ctx context.Context, out io.Writer, p *drill.Plan) (*drill.Evidence, error) {
 	e := &drill.Evidence{Format: drill.Format, Plan: p, Against: "embedded", Clock: "real", StartedAt: time.Now().UTC()}
-	if c.Simulate {
+	var once func(context.Context, *drill.Plan, uint64) (*drill.Run, error)
+	switch {
+	case c.Simulate:
 		e.Against, e.Clock = "the simulator", "virtual"
+		once = drill.Simulate
 		var left string
-		if p, left = p.WithoutContrast(); left != "" {
-			e.Plan, e.LeftOut = p, append(e.LeftOut, left)
+		if e.Plan, left = p.WithoutContrast(); left != "" {
+			e.LeftOut = append(e.LeftOut, left)
 		}
+	case c.URL != "":
+		d, err := c.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer d.Close()
+		fitted, err := d.Fit(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		e.Against, e.Plan, e.Differs, e.LeftOut = d.Name(), fitted.Plan, fitted.Differs, fitted.LeftOut
+		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return live(ctx, out, p, d) }
+	default:
+		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return embedded(ctx, out, p) }
 	}
-	report.Header(out, p, e.Against, e.Clock, e.LeftOut)
+	report.Header(out, e)
 	for n := range c.Runs {
 		if c.Runs > 1 {
 			fmt.Fprintf(out, "run %d of %d\n", n+1, c.Runs)
 		}
-		r, err := c.once(ctx, out, p, uint64(n)+1)
+		r, err := once(ctx, e.Plan, uint64(n)+1)
 		if err != nil {
 			return nil, err
 		}
-		r.Judge(p)
-		r.Compare(p)
+		r.Judge(e.Plan)
+		r.Compare(e.Plan)
 		e.Runs = append(e.Runs, r)
 		report.Text(out, e, r)
 	}
 	return e, nil
 }
 
-func (c *drillRunCmd) once(ctx context.Context, out io.Writer, p *drill.Plan, seed uint64) (*drill.Run, error) {
-	if c.Simulate {
-		return drill.Simulate(ctx, p, seed)
-	}
+// embedded plays a plan against a Leeway of its own in this process.
+func embedded(ctx context.Context, out io.Writer, p *drill.Plan) (*drill.Run, error) {
+	app.LogRedis(slog.New(slog.DiscardHandler)) // what a fault does to connections is no news
 	t, err := drill.StartEmbedded(p, false)
 	if err != nil {
 		return nil, err
 	}
-	var progress drill.Progress
-	stop := status(out, &progress)
-	r, err := drill.Play(ctx, p, t, &progress)
-	stop()
+	r, err := live(ctx, out, p, t)
 	return r, errors.Join(err, t.Stop(context.WithoutCancel(ctx)))
+}
+
+// live plays a plan against a target in real time.
+func live(ctx context.Context, out io.Writer, p *drill.Plan, t drill.Target) (*drill.Run, error) {
+	var progress drill.Progress
+	defer status(out, &progress)()
+	return drill.Play(ctx, p, t, &progress)
 }
 
 // status shows how a live run gets on: in place on a terminal, not at all
@@ -193,22 +224,56 @@ func writeFile(name string, write func(io.Writer) error) error {
 
 type drillListCmd struct {
 	Verbose bool `short:"v" help:"With all that each declares."`
+	deploymentFlags
 }
 
-// Run prints the drills.
-func (c *drillListCmd) Run(out io.Writer) error {
+// Run prints the drills, with --url those that can be played there and why the
+// others cannot.
+func (c *drillListCmd) Run(ctx context.Context, out io.Writer) error {
+	where := func(p *drill.Plan) string {
+		if why := drill.CannotSimulate(p); why != "" {
+			return "embedded (no --simulate: " + why + ")"
+		}
+		return "embedded, --simulate"
+	}
+	if c.URL != "" {
+		d, err := c.open(ctx)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		where = func(p *drill.Plan) string {
+			if why := drill.Cannots(p, d); len(why) > 0 {
+				return "left out: " + strings.Join(why, "; ")
+			}
+			f, err := d.Fit(ctx, p)
+			if err != nil {
+				return "left out: " + strings.TrimPrefix(err.Error(), p.Name+": ")
+			}
+			return fmt.Sprintf("can be played there, with %d of its %d thresholds", len(f.Plan.Thresholds), len(p.Thresholds))
+		}
+	}
 	for _, p := range drill.Plans() {
 		if c.Verbose {
-			report.Header(out, p, "embedded", "real", nil)
+			report.Header(out, &drill.Evidence{Plan: p, Against: "embedded", Clock: "real"})
 			continue
 		}
-		where := "embedded, --simulate"
-		if why := drill.CannotSimulate(p); why != "" {
-			where = "embedded (no --simulate: " + why + ")"
-		}
-		if _, err := fmt.Fprintf(out, "%-16s %s\n%-16s   %s\n", p.Name, p.About, "", where); err != nil {
+		if _, err := fmt.Fprintf(out, "%-16s %s\n%-16s   %s\n", p.Name, p.About, "", where(p)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+type drillSetupCmd struct {
+	Name string `arg:"" help:"The drill, as drill list has it."`
+}
+
+// Run prints the file.
+func (c *drillSetupCmd) Run(out io.Writer) error {
+	p, err := drill.Named(c.Name)
+	if err != nil {
+		return err
+	}
+	return p.WriteSetup(out)
 }

@@ -231,6 +231,10 @@ func (p Profile) Draw(rng *rand.Rand) time.Duration {
 	return p.fixed
 }
 
+// Steady returns the time to the first byte of a profile that has but one; false
+// for the others.
+func (p Profile) Steady() (time.Duration, bool) { return p.fixed, p.kind == kindFixed }
+
 // Random reports whether first-byte times differ from call to call.
 func (p Profile) Random() bool { return p.kind == kindLognormal }
 

@@ -116,6 +116,9 @@ func (s *Server) signal(sig os.Signal) {
 	}
 }
 
+// PID is the running process's.
+func (s *Server) PID() int { return s.cmd.Process.Pid }
+
 // Addr is host:port.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 

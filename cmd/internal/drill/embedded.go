@@ -6,14 +6,10 @@ import (
 	"net/http"
 
 	"leeway/broker/client"
-	"leeway/broker/config"
 	"leeway/cmd/internal/app"
 	"leeway/slackgate"
 	"leeway/workers/lab"
 )
-
-// embeddedName is what an [Embedded] calls itself.
-const embeddedName = "embedded"
 
 // Embedded is a Leeway in this process, made for one plan.
 type Embedded struct {
@@ -28,19 +24,13 @@ func StartEmbedded(p *Plan, inMemory bool) (*Embedded, error) {
 }
 
 func startEmbedded(p *Plan, inMemory bool, pollMS int64) (*Embedded, error) {
-	cfg := config.Default()
-	cfg.Gate.Policy = p.Policy
-	cfg.Redis.TimeoutMS = p.RedisTimeoutMS
-	cfg.Lab.RecheckOff = p.RecheckOff
+	cfg := p.config()
 	if pollMS > 0 {
 		cfg.Worker.PollMS = pollMS
 	}
-	reserve := p.Class.ReserveMS
-	cfg.Classes = config.Classes{cfg.DefaultClass: {DeadlineMS: p.Class.DeadlineMS, ReserveMS: &reserve, Prefer: p.Class.Prefer}}
 	o := app.StageOptions{Config: cfg, InMemory: inMemory}
 	for _, path := range slackgate.Paths {
 		pool := p.Pool(path)
-		*cfg.Pool(path) = config.Pool{Limit: pool.Slots, FirstByteP95MS: max(pool.P95MS, 1), HoldP95MS: pool.HoldP95MS, FirstByteCapMS: pool.CapMS}
 		if pool.Slots == 0 {
 			continue
 		}
@@ -61,8 +51,8 @@ func startEmbedded(p *Plan, inMemory bool, pollMS int64) (*Embedded, error) {
 	return e, nil
 }
 
-// Name implements [Target].
-func (e *Embedded) Name() string { return embeddedName }
+// Alone implements [Target].
+func (e *Embedded) Alone() bool { return true }
 
 // Client implements [Target].
 func (e *Embedded) Client() *client.Client { return e.stage.Client() }
@@ -76,6 +66,9 @@ func (e *Embedded) Cannot(*Event) string { return "" }
 // Labs implements [Target].
 func (e *Embedded) Labs() map[string]Control { return e.labs }
 
+// WholeRecord implements [Target].
+func (e *Embedded) WholeRecord() bool { return true }
+
 // Backend implements [Target].
 func (e *Embedded) Backend(name string) (string, *http.Client, bool) {
 	return e.stage.LabURL(name), e.stage.HTTP(), e.stage.Lab(name) != nil
@@ -87,9 +80,9 @@ func (e *Embedded) Do(ctx context.Context, ev *Event) error {
 	case DoFault, DoHeal:
 		return doFault(ctx, e.labs, ev)
 	case DoFlag:
-		return setFlag(ctx, e.Client(), ev)
+		return setFlag(ctx, e.Client(), "", ev)
 	case DoClearFlag:
-		return clearFlag(ctx, e.Client(), ev)
+		return clearFlag(ctx, e.Client(), "", ev)
 	case DoKillWorker:
 		return e.stage.LoseWorker()
 	case DoAddWorker:

@@ -31,6 +31,8 @@ type Evidence struct {
 	StartedAt time.Time `json:"started_at"`
 	// LeftOut says what was not done against this deployment, and why.
 	LeftOut []string `json:"left_out,omitempty"`
+	// Differs says what the deployment has otherwise than the plan declares.
+	Differs []string `json:"differs,omitempty"`
 	Runs    []*Run   `json:"runs"`
 }
 
@@ -63,6 +65,9 @@ type Run struct {
 	Checks []Check `json:"checks"`
 	// Slots are the workers of each pool.
 	Slots [slackgate.NumPaths]int `json:"slots"`
+
+	// Machine is how late the machine was.
+	Machine *Machine `json:"machine,omitempty"`
 
 	Metrics  map[string]float64 `json:"metrics"`
 	Dists    []Dist             `json:"distributions"`
@@ -168,7 +173,9 @@ type Direct struct {
 
 // Check is one thing that must be so when the drill is over.
 type Check struct {
-	OK     bool   `json:"ok"`
+	OK bool `json:"ok"`
+	// Before: it was not so before the drill either.
+	Before bool   `json:"before,omitempty"`
 	Detail string `json:"detail"`
 }
 

@@ -92,6 +92,7 @@ func (r *Run) Judge(p *Plan) {
 	r.count(p.WarmupMS)
 	r.times()
 	r.books()
+	r.machine(p)
 	r.Verdicts = nil
 	for _, t := range p.Thresholds {
 		v := Verdict{Threshold: t}
@@ -268,7 +269,10 @@ func (r *Run) books() {
 		}
 	}
 	m["empty_unbooked"] = math.Abs(m["empty"] - booked)
-	m["wasted_s"], m["twice_answered"] = r.wasted(), 0
+	m["wasted_s"] = r.wasted()
+	if r.Calls != nil { // else nobody knows
+		m["twice_answered"] = 0
+	}
 	whole := map[int]int{}
 	for i := range r.Calls {
 		if c := &r.Calls[i]; c.Job >= 0 && (c.Ended == "ok" || c.Ended == "abandoned") {
@@ -282,7 +286,7 @@ func (r *Run) books() {
 	}
 	m["ledger_problems"] = 0
 	for _, c := range r.Checks {
-		if !c.OK {
+		if !c.OK && !c.Before {
 			m["ledger_problems"]++
 		}
 	}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"leeway/broker/background"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
 	"leeway/slackgate"
 )
 
@@ -24,13 +23,24 @@ type Progress struct {
 // Bounds of a live run.
 const (
 	// afterwardsMS is how long after the last deadline a run waits for its
-	// jobs' ends.
+	// jobs' ends: patientMS if nothing drops a job that is past its deadline.
 	afterwardsMS = 30_000
+	patientMS    = 300_000
 	// askAgain is the pause before an API is asked again that gave no answer.
 	askAgain = 200 * time.Millisecond
 	// callMS bounds one submission, and one event.
 	callMS = 20_000
+	// takingBack is how many jobs are taken back at once.
+	takingBack = 16
 )
+
+// afterwardsMS is how long after its deadline a job of the plan is waited for.
+func (p *Plan) afterwardsMS() int64 {
+	if p.RecheckOff {
+		return patientMS
+	}
+	return afterwardsMS
+}
 
 // player is one live run in progress.
 type player struct {
@@ -40,15 +50,19 @@ type player struct {
 	api      *client.Client
 	begin    time.Time
 	seqs     map[string]int64 // of the labs, before the run
+	troubled map[string]bool  // what of the ledgers did not balance before
 
-	mu   sync.Mutex // guards run.Done
+	mu   sync.Mutex // guards run.Done and did
 	run  *Run
+	did  []*Event // what may have to be undone
 	byID map[string]int
 }
 
 // Play runs a plan live against a target, open loop: jobs are sent on schedule
 // whatever the answers do, and all times count from when a job was to be sent.
-// When it returns, the deployment is as it was before.
+// When it returns, faults, flags and a store that stood still are as they were
+// before, also if ctx has ended meanwhile; the jobs of a run that ended early are
+// taken back.
 func Play(ctx context.Context, p *Plan, t Target, progress *Progress) (*Run, error) {
 	if why := Cannots(p, t); len(why) > 0 {
 		return nil, refuse(p, why)
@@ -57,34 +71,44 @@ func Play(ctx context.Context, p *Plan, t Target, progress *Progress) (*Run, err
 	if err != nil {
 		return nil, err
 	}
-	length := time.Duration(schedule[len(schedule)-1].AtMS+p.Class.DeadlineMS+afterwardsMS) * time.Millisecond
+	length := time.Duration(schedule[len(schedule)-1].AtMS+p.Class.DeadlineMS+p.afterwardsMS()) * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, 2*length) // twice: the contrast comes first
 	defer cancel()
 	r := &player{plan: p, target: t, progress: progress, api: t.Client(), run: &Run{}, seqs: map[string]int64{}, byID: map[string]int{}}
 	if err := r.ready(ctx); err != nil {
 		return nil, err
 	}
-	defer r.mend(context.WithoutCancel(ctx)) // whatever happens
+	fromMS, err := r.playAll(ctx, schedule)
+	mended := r.mend(context.WithoutCancel(ctx)) // whatever has happened
+	if err != nil {
+		r.takeBack(context.WithoutCancel(ctx))
+		return nil, errors.Join(err, mended)
+	}
+	if mended != nil {
+		r.run.Checks = append(r.run.Checks, Check{Detail: mended.Error()})
+	}
+	return r.run, r.collect(ctx, fromMS)
+}
+
+// playAll plays the contrast, the events and the jobs. It returns the store's
+// clock before the first job.
+func (r *player) playAll(ctx context.Context, schedule []Arrival) (fromMS int64, err error) {
 	events := r.eventsBefore(ctx)
 	if err := r.direct(ctx, schedule); err != nil {
-		return nil, err
+		return 0, err
 	}
 	pools, err := r.api.Pools(ctx)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	for _, path := range slackgate.Paths {
 		r.run.Slots[path] = pools.Pools[path.String()].Capacity
 	}
-	if err := r.play(ctx, schedule, events); err != nil {
-		return nil, err
-	}
-	r.mend(context.WithoutCancel(ctx))
-	return r.run, r.collect(ctx, pools.NowMS)
+	return pools.NowMS, r.play(ctx, schedule, events)
 }
 
-// ready waits for the API to say that it can admit, and notes where the labs'
-// records stand.
+// ready waits for the API to say that it can admit, checks that nobody else is
+// at work with what the plan breaks, and notes how everything stands before.
 func (r *player) ready(ctx context.Context) error {
 	const tries = 50
 	for try := 1; ; try++ {
@@ -112,16 +136,47 @@ func (r *player) ready(ctx context.Context) error {
 			return fmt.Errorf("lab %s: %w", name, err)
 		}
 		r.seqs[name] = s.Attempts
+		f, err := l.Fault(ctx)
+		if err != nil {
+			return fmt.Errorf("lab %s: %w", name, err)
+		}
+		if f.Name != "" {
+			return fmt.Errorf("lab %s plays the fault %s already: heal it first", name, f.Name)
+		}
 	}
-	return nil
+	for i := range r.plan.Events {
+		if e := &r.plan.Events[i]; e.Do == DoFlag {
+			f, err := flagThatIsSet(ctx, r.api, e.On, r.target.Class())
+			if err != nil {
+				return err
+			}
+			if f != nil {
+				return fmt.Errorf("%s is set already, by %s (%s): a drill does not touch it", e.On, orUnknown(f.By), f.Reason)
+			}
+		}
+	}
+	return r.troubles(ctx)
+}
+
+func orUnknown(who string) string {
+	if who == "" {
+		return "somebody"
+	}
+	return who
 }
 
 func (r *player) sinceBegin() int64 { return time.Since(r.begin).Milliseconds() }
 
 // do carries out an event and notes when it was done.
 func (r *player) do(ctx context.Context, e *Event) {
+	if e.Do != DoAddWorker { // which may wait long; the others are done or not, never cut short
+		ctx = context.WithoutCancel(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
 	defer cancel()
+	r.mu.Lock()
+	r.did = append(r.did, e)
+	r.mu.Unlock()
 	err := r.target.Do(ctx, e)
 	d := Done{AtMS: e.AtMS, What: e.String(), Breaks: e.Do.breaks(), Mends: e.Do.mends()}
 	if !r.begin.IsZero() {
@@ -145,23 +200,41 @@ func (r *player) eventsBefore(ctx context.Context) []Event {
 	return rest
 }
 
-// mend undoes whatever the plan may have done. Undoing twice does no harm.
-func (r *player) mend(ctx context.Context) {
+// mend undoes whatever was done. Undoing what is undone already does no harm.
+func (r *player) mend(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
 	defer cancel()
 	undo := map[Action]Action{DoFault: DoHeal, DoFlag: DoClearFlag, DoPauseStore: DoWakeStore}
-	for _, e := range r.plan.Events {
-		back, ok := undo[e.Do]
-		if !ok {
-			continue
-		}
-		err := r.target.Do(ctx, &Event{Do: back, On: e.On})
-		var p *httpapi.Problem
-		if errors.As(err, &p) && p.Status == http.StatusNotFound {
-			continue // cleared already
-		}
-		if err != nil {
-			r.run.Checks = append(r.run.Checks, Check{Detail: fmt.Sprintf("%s could not be undone: %v", e.String(), err)})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	for _, e := range slices.Backward(r.did) {
+		if back, ok := undo[e.Do]; ok {
+			if err := r.target.Do(ctx, &Event{Do: back, On: e.On}); err != nil {
+				errs = append(errs, fmt.Errorf("%s could not be undone: %w", e.String(), err))
+			}
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// takeBack cancels the jobs that have not ended. Those that it cannot reach end
+// by their deadlines.
+func (r *player) takeBack(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	defer cancel()
+	limit := make(chan struct{}, takingBack)
+	var wg sync.WaitGroup
+	for i := range r.run.Jobs {
+		j := &r.run.Jobs[i]
+		if j.ID == "" || j.Outcome != "" {
+			continue
+		}
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			_, _ = r.api.Cancel(ctx, j.ID)
+		})
+	}
+	wg.Wait()
 }

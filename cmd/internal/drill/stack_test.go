@@ -2,15 +2,19 @@ package drill
 
 import (
 	"context"
+	"log/slog"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
 
 	"go.uber.org/goleak"
+
+	"leeway/cmd/internal/app"
 )
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400) // much is made, little is kept
+	app.LogRedis(slog.New(slog.DiscardHandler))
 	goleak.VerifyTestMain(m)
 }
 

@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 
@@ -24,6 +25,8 @@ const text = "The gate compares what a job must wait with the slack it has left.
 func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) error {
 	r.run.Jobs = make([]Job, len(schedule))
 	r.begin = time.Now()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
@@ -37,24 +40,31 @@ func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) e
 	for i, a := range schedule {
 		due := r.begin.Add(time.Duration(a.AtMS) * time.Millisecond)
 		if d := time.Until(due); d > 0 {
-			if err := background.Sleep(ctx, d); err != nil {
-				return err
+			if background.Sleep(ctx, d) != nil {
+				return context.Cause(ctx)
 			}
 		}
-		wg.Go(func() { r.one(ctx, &r.run.Jobs[i], &a, due) })
+		wg.Go(func() {
+			if err := r.one(ctx, &r.run.Jobs[i], &a, due); err != nil {
+				giveUp(err)
+			}
+		})
 	}
 	wg.Wait()
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 func millisSince(t time.Time) float64 { return float64(time.Since(t).Microseconds()) / 1000 }
 
-// one submits a job and waits for its end. Each job is its own goroutine's.
-func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) {
+// one submits a job and waits for its end. Each job is its own goroutine's. An
+// error means that the API does not take such jobs at all.
+func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) error {
 	j.AtMS, j.LagMS, j.FirstByteMS = a.AtMS, millisSince(due), -1
 	r.progress.Offered.Add(1)
 	sub := client.Job{Class: r.target.Class(), Text: text, DeadlineMS: r.plan.Class.DeadlineMS, MaxOutputTokens: a.OutputTokens, Producer: "drill"}
-	bounded, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	// To its end also when the run is ended early: a job that was admitted
+	// unheard could not be taken back.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), callMS*time.Millisecond)
 	v, err := r.api.Submit(bounded, &sub)
 	cancel()
 	j.ToldMS = millisSince(due)
@@ -62,13 +72,16 @@ func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) {
 	if errors.As(err, &p) && p.Verdict != nil {
 		v, err = p.Verdict, nil
 	}
+	if p != nil && err != nil && p.Status/100 == 4 && p.Status != http.StatusTooManyRequests {
+		return p
+	}
 	if err != nil || v.Reason.Unavailable() {
 		j.Reason = slackgate.ReasonGateUnavailable // or no answer at all
 		if err == nil {
 			j.Reason = v.Reason
 		}
 		r.progress.Undecided.Add(1)
-		return
+		return nil
 	}
 	j.Path, j.Reason, j.SlackMS, j.PredictedWaitMS = v.Path, v.Reason, v.SlackMS, v.PredictedWaitMS
 	asked := v.Path
@@ -81,13 +94,13 @@ func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) {
 	j.NeedMS, j.QueueAgeMS = v.NeedMS[asked.String()], v.QueueAgeMS[asked.String()]
 	if v.Path == slackgate.Reject {
 		r.progress.Rejected.Add(1)
-		return
+		return nil
 	}
 	r.progress.Admitted.Add(1)
 	j.ID = v.JobID
 	view := r.await(ctx, v.JobID)
 	if view == nil {
-		return
+		return nil
 	}
 	j.AnswerMS = millisSince(due)
 	j.ended(view)
@@ -95,6 +108,7 @@ func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) {
 	if view.Outcome == broker.OutcomeUsable {
 		r.progress.Usable.Add(1)
 	}
+	return nil
 }
 
 // ended takes over what became of an admitted job.
@@ -109,7 +123,7 @@ func (j *Job) ended(v *broker.View) {
 
 // await is an admitted job's end; nil if it was not to be had.
 func (r *player) await(ctx context.Context, id string) *broker.View {
-	limit := time.Now().Add(time.Duration(r.plan.Class.DeadlineMS+afterwardsMS) * time.Millisecond)
+	limit := time.Now().Add(time.Duration(r.plan.Class.DeadlineMS+r.plan.afterwardsMS()) * time.Millisecond)
 	for time.Now().Before(limit) {
 		v, err := r.api.Get(ctx, id, 20*time.Second)
 		if err == nil && v.State == broker.StateDone {

@@ -5,17 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"leeway/broker/client"
 	"leeway/broker/flag"
+	"leeway/broker/httpapi"
 	"leeway/workers/lab"
 )
 
 // Target is a Leeway that can be drilled.
 type Target interface {
-	// Name says what it is.
-	Name() string
+	// Alone reports whether nobody but the drill has jobs there.
+	Alone() bool
 	Client() *client.Client
 	// Class is the class to submit to; empty: the default one.
 	Class() string
@@ -23,8 +25,11 @@ type Target interface {
 	Cannot(e *Event) string
 	// Do carries out an event.
 	Do(ctx context.Context, e *Event) error
-	// Labs are the lab backends that can be reached, by name.
+	// Labs are the lab backends that can be reached, by name. WholeRecord reports
+	// whether they are all the backends there are, so that every call of a job
+	// stands in their records.
 	Labs() map[string]Control
+	WholeRecord() bool
 	// Backend is a lab's base URL and a client that reaches it; false if this
 	// target does not know.
 	Backend(name string) (string, *http.Client, bool)
@@ -40,15 +45,44 @@ type Control interface {
 	Attempts(ctx context.Context, since int64) ([]lab.Attempt, error)
 }
 
-// setFlag and clearFlag are how every target changes flags.
-func setFlag(ctx context.Context, c *client.Client, e *Event) error {
-	_, err := c.SetFlag(ctx, flag.Name(e.On), &client.FlagChange{Value: e.Value, Reason: "drill", By: "leeway drill", ForMS: MaxLengthMS})
+// actor is how drills sign what they do to flags.
+const actor = "leeway drill"
+
+// setFlag sets a flag for a class; empty: for all. It ends by itself should the
+// drill not live to clear it.
+func setFlag(ctx context.Context, c *client.Client, class string, e *Event) error {
+	_, err := c.SetFlag(ctx, flag.Name(e.On), &client.FlagChange{Value: e.Value, Reason: "drill", By: actor, Class: class, ForMS: MaxLengthMS})
 	return err
 }
 
-func clearFlag(ctx context.Context, c *client.Client, e *Event) error {
-	_, err := c.ClearFlag(ctx, flag.Name(e.On), "", "leeway drill", "drill over")
+// clearFlag clears a flag that a drill has set. One that somebody else has set
+// meanwhile stays, and is an error.
+func clearFlag(ctx context.Context, c *client.Client, class string, e *Event) error {
+	f, err := flagThatIsSet(ctx, c, e.On, class)
+	switch {
+	case err != nil || f == nil:
+		return err
+	case !strings.Contains(f.By, actor):
+		return fmt.Errorf("%s was set by %s meanwhile and stays as it is", e.On, f.By)
+	}
+	_, err = c.ClearFlag(ctx, flag.Name(e.On), class, actor, "drill over")
 	return err
+}
+
+// flagThatIsSet is the value that a flag was given at run time for a class
+// itself; nil: none.
+func flagThatIsSet(ctx context.Context, c *client.Client, name, class string) (*httpapi.FlagView, error) {
+	flags, err := c.Flags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(flags, func(f httpapi.FlagView) bool {
+		return string(f.Name) == name && f.Class == class && f.Source == "flag"
+	})
+	if i < 0 {
+		return nil, nil //nolint:nilnil // nothing is set, which is no error
+	}
+	return &flags[i], nil
 }
 
 // doFault carries out what concerns a lab backend.

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"html/template"
 	"io"
+	"strings"
 
 	"leeway/cmd/internal/drill"
 )
@@ -13,7 +14,7 @@ var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"tick": tick, "number": number, "opt": opt, "spend": spendLines, "misses": missLines,
-	"decisions": decisions, "waits": waits, "timeline": timeline, "reasons": reasons, "causes": causes,
+	"decisions": decisions, "waits": waits, "timeline": timeline, "reasons": reasons, "before": before, "join": strings.Join, "lateNote": func() string { return lateNote }, "causes": causes,
 	"percent": func(m map[string]float64, n, of string) string { return percent(m[n], m[of]) },
 	"add":     func(a, b int) int { return a + b },
 }).Parse(pageText))

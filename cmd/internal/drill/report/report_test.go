@@ -35,7 +35,8 @@ func simulated(t *testing.T, name string, recheckOff bool) *drill.Evidence {
 func TestText(t *testing.T) {
 	e := simulated(t, "free-held", false)
 	var out bytes.Buffer
-	Header(&out, e.Plan, e.Against, e.Clock, []string{"the moon"})
+	e.LeftOut = []string{"the moon"}
+	Header(&out, e)
 	Text(&out, e, e.Runs[0])
 	s := out.String()
 	at := 0

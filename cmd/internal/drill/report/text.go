@@ -23,14 +23,17 @@ type printer struct{ w io.Writer }
 func (p printer) f(format string, args ...any) { fmt.Fprintf(p.w, format, args...) }
 
 // Header prints what a drill declares, before anything starts.
-func Header(w io.Writer, plan *drill.Plan, against, clock string, leftOut []string) {
+func Header(w io.Writer, e *drill.Evidence) {
 	p := printer{w}
-	p.f("drill %s: %s\n", plan.Name, plan.About)
-	p.f("  against    %s, %s time\n", against, clock)
-	for _, l := range declared(plan) {
+	p.f("drill %s: %s\n", e.Plan.Name, e.Plan.About)
+	p.f("  against    %s, %s time\n", e.Against, e.Clock)
+	for _, l := range declared(e.Plan) {
 		p.f("  %-10s %s\n", l[0], l[1])
 	}
-	for _, l := range leftOut {
+	for _, l := range e.Differs {
+		p.f("  differs    %s\n", l)
+	}
+	for _, l := range e.LeftOut {
 		p.f("  left out   %s\n", l)
 	}
 	p.f("\n")
@@ -100,6 +103,9 @@ func Text(w io.Writer, e *drill.Evidence, r *drill.Run) {
 	for _, l := range verdicts(r) {
 		p.f("  %s\n", l)
 	}
+	if late := r.Machine.Late(); len(late) > 0 {
+		p.f("  %s: %s\n", lateNote, strings.Join(late, "; "))
+	}
 	p.totals(r)
 	if r.Direct != nil {
 		d := r.Direct
@@ -116,12 +122,15 @@ func Text(w io.Writer, e *drill.Evidence, r *drill.Run) {
 	p.done(r)
 	p.f("\nafterwards\n")
 	for _, c := range r.Checks {
-		p.f("  %s %s\n", tick(c.OK), c.Detail)
+		p.f("  %s %s%s\n", tick(c.OK), c.Detail, before(c))
 	}
 	if e.Clock == "virtual" {
 		p.f("  %s\n", simulatedNote)
 	}
 }
+
+// lateNote introduces how late the machine was.
+const lateNote = "the machine was late, and a threshold that did not hold may be about that"
 
 // simulatedNote says what a simulated drill is not.
 const simulatedNote = "simulated: the same gate and the same plan of attempts, no processes, no ledgers to check"
@@ -138,6 +147,14 @@ func tick(ok bool) string {
 		return "✓"
 	}
 	return "✗"
+}
+
+// before marks what is not the drill's doing.
+func before(c drill.Check) string {
+	if c.Before {
+		return " (so before the drill)"
+	}
+	return ""
 }
 
 func verdicts(r *drill.Run) (out []string) {
