@@ -33,6 +33,14 @@ help: ## list the targets
 demo: ## the whole product in one process, on real documents; about a minute; needs Go only
 	$(STATIC) $(GO) run ./cmd/leeway demo
 
+NAME ?= declared
+ARGS ?=
+
+.PHONY: drill
+drill: ## a drill in one process, with its report in bin/drill-NAME.html (NAME=burst ARGS=--simulate); exit 1 if a threshold does not hold
+	@mkdir -p bin
+	$(STATIC) $(GO) run ./cmd/leeway drill $(NAME) --html bin/drill-$(NAME).html --json bin/drill-$(NAME).json $(ARGS)
+
 .PHONY: build
 build: ## static binaries into bin/
 	$(STATIC) $(GO) build -o bin/ ./cmd/...

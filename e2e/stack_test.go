@@ -124,8 +124,16 @@ var labLine = regexp.MustCompile(`on (http://\S+/v1), control on (http://\S+/con
 // startLab starts a lab backend named after its model.
 func startLab(t *testing.T, model string, firstByteMS, tailMS, slots int) *backend {
 	t.Helper()
-	p := start(t, "leeway", nil, "lab", "--addr", "127.0.0.1:0", "--model", model,
-		"--profile", fmt.Sprintf("fixed:%dms", firstByteMS), "--tail", fmt.Sprintf("%dms", tailMS), "--slots", strconv.Itoa(slots), "--log", "500000")
+	return startLabWith(t, model, []string{
+		"lab", "--addr", "127.0.0.1:0", "--model", model, "--profile", fmt.Sprintf("fixed:%dms", firstByteMS),
+		"--tail", fmt.Sprintf("%dms", tailMS), "--slots", strconv.Itoa(slots), "--log", "500000",
+	})
+}
+
+// startLabWith starts a lab backend by its command line.
+func startLabWith(t *testing.T, model string, args []string) *backend {
+	t.Helper()
+	p := start(t, "leeway", nil, args...)
 	p.plain = true
 	b := &backend{process: p}
 	eventually(t, 20*time.Second, model+" listens", func() error {

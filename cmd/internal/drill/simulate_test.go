@@ -34,6 +34,23 @@ func TestDrillsSimulated(t *testing.T) {
 	}
 }
 
+// An empty answer is booked as such and is no success, whatever its status said.
+func TestEmptyIsNoSuccess(t *testing.T) {
+	p, err := Named("free-empty")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Simulate(context.Background(), p, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Judge(p)
+	m := r.Metrics
+	if m["empty"] == 0 || m["success"] != m["usable"]+m["late"] || m["empty_unbooked"] != 0 {
+		t.Errorf("%g empty, of which %g not booked; success %g, usable %g, late %g", m["empty"], m["empty_unbooked"], m["success"], m["usable"], m["late"])
+	}
+}
+
 // broken are ways to break the declared drill, and the thresholds that must
 // then be crossed out.
 var broken = []breakage{
