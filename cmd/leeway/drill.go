@@ -187,11 +187,11 @@ func status(out io.Writer, p *drill.Progress) func() {
 		for {
 			select {
 			case <-done:
-				fmt.Fprint(out, "\r\x1b[K")
+				fmt.Fprint(out, eraseLine)
 				return
 			case <-tick.C:
-				fmt.Fprintf(out, "\r\x1b[K%4.0f s  offered %d, admitted %d, rejected %d, undecided %d, ended %d, usable %d",
-					time.Since(begin).Seconds(), p.Offered.Load(), p.Admitted.Load(), p.Rejected.Load(), p.Undecided.Load(), p.Ended.Load(), p.Usable.Load())
+				fmt.Fprint(out, lastLine(fmt.Sprintf("%4.0f s  offered %d, admitted %d, rejected %d, undecided %d, ended %d, usable %d",
+					time.Since(begin).Seconds(), p.Offered.Load(), p.Admitted.Load(), p.Rejected.Load(), p.Undecided.Load(), p.Ended.Load(), p.Usable.Load())))
 			}
 		}
 	}()

@@ -90,7 +90,11 @@ func printJob(out io.Writer, v *broker.View) {
 	fmt.Fprintln(out)
 	switch {
 	case v.Answer != "":
-		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", instant(v.ResultExpiresMS), v.Answer)
+		answer := v.Answer
+		if terminal(out) {
+			answer = printable(answer)
+		}
+		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", instant(v.ResultExpiresMS), answer)
 	case v.Outcome == broker.OutcomeUsable:
 		fmt.Fprintln(out, "its answer was deleted")
 	}

@@ -88,6 +88,7 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 	if errors.Is(reading, errStopped) {
 		reading = nil // sending says why
 	}
+	c.endProgress()
 	c.printf("%s\n", c.count.line())
 	switch {
 	case ctx.Err() != nil:
@@ -205,8 +206,17 @@ func (c *submitCmd) printf(format string, args ...any) {
 		fmt.Fprintf(c.say, format, args...)
 		return
 	}
-	fmt.Fprintf(c.say, "\r\x1b[K"+format, args...)
-	fmt.Fprintf(c.say, "\r\x1b[K%s %s\r", c.count.bar(), c.count.line())
+	fmt.Fprint(c.say, eraseLine, printable(fmt.Sprintf(format, args...)), lastLine(c.count.progress()))
+}
+
+// endProgress leaves the last line to what comes next.
+func (c *submitCmd) endProgress() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.live {
+		fmt.Fprint(c.say, eraseLine)
+		c.live = false
+	}
 }
 
 // parseUntil reads an end: a duration from now, the next time the clock shows

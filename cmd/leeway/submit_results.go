@@ -93,15 +93,16 @@ func (t *counts) line() string {
 	return fmt.Sprintf("%d offered, %d admitted, %d usable, %d missed, %d refused, %d failed", t.offered, t.admitted, t.usable, t.missed, t.refused, t.failed)
 }
 
-// bar shows how many of the documents known by now are done with.
-func (t *counts) bar() string {
-	const width = 24
+// progress shows how many of the documents known by now are done with, and how.
+func (t *counts) progress() string {
+	const width = 20
 	done := t.usable + t.missed + t.refused + t.failed
-	full := width
+	full := 0
 	if t.offered > 0 {
 		full = width * done / t.offered
 	}
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", width-full) + "]"
+	return fmt.Sprintf("[%s%s] %d of %d: %d usable, %d missed, %d refused, %d failed",
+		strings.Repeat("#", full), strings.Repeat(".", width-full), done, t.offered, t.usable, t.missed, t.refused, t.failed)
 }
 
 // Exit codes of submit, beside 0 for nothing but usable answers.

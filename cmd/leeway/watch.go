@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/mattn/go-isatty"
 
 	"leeway/broker/client"
 )
@@ -19,17 +17,9 @@ type watchCmd struct {
 	Count int           `help:"Look that many times; until interrupted, if left out."`
 }
 
-// terminal reports whether a writer is one.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && isatty.IsTerminal(f.Fd())
-}
-
-// clearScreen puts the cursor at the top and clears what is below.
-const clearScreen = "\x1b[H\x1b[2J"
-
 // Run shows pools and backends again and again: in place on a terminal, one
-// line a pool elsewhere.
+// line a pool elsewhere. Once it has shown something, it stays through an API
+// that is away.
 func (c *watchCmd) Run(ctx context.Context, out io.Writer) error {
 	live := terminal(out)
 	tick := time.NewTicker(max(c.Every, 100*time.Millisecond))
@@ -39,11 +29,14 @@ func (c *watchCmd) Run(ctx context.Context, out io.Writer) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil // interrupted
-		case err != nil:
+		case err != nil && n == 1:
 			return err
+		case err != nil && live:
+			fmt.Fprint(out, home+lastLine(printable("not answered: "+err.Error())))
+		case err != nil:
+			fmt.Fprintf(out, "not answered: %v\n", err)
 		case live:
-			fmt.Fprint(out, clearScreen)
-			printTable(out, p)
+			fmt.Fprint(out, inPlace(func(w io.Writer) { printTable(w, p) }))
 		default:
 			at := time.UnixMilli(p.NowMS).UTC().Format(time.RFC3339)
 			for _, pool := range []string{"paid", "free"} {
@@ -60,6 +53,14 @@ func (c *watchCmd) Run(ctx context.Context, out io.Writer) error {
 			return nil
 		}
 	}
+}
+
+// inPlace is a screen drawn over the last one, without clearing it first, which
+// flickers. Lines are cut off at the edge.
+func inPlace(draw func(io.Writer)) string {
+	var text strings.Builder
+	draw(&text)
+	return home + wrapOff + strings.ReplaceAll(printable(text.String()), "\n", eraseRight+"\n") + eraseBelow + wrapOn
 }
 
 func printTable(out io.Writer, p *client.Pools) {
