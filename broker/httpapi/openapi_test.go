@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +33,17 @@ type described struct {
 		OperationID string                     `json:"operationId"`
 		Responses   map[string]json.RawMessage `json:"responses"`
 	} `json:"paths"`
+	Components struct {
+		Schemas struct {
+			Problem struct {
+				Properties struct {
+					Reason struct {
+						Enum []string `json:"enum"`
+					} `json:"reason"`
+				} `json:"properties"`
+			} `json:"Problem"`
+		} `json:"schemas"`
+	} `json:"components"`
 }
 
 func document(t *testing.T) (d described) {
@@ -141,6 +154,11 @@ func TestOpenAPIContract(t *testing.T) {
 		everyAnswer(r)
 		kept = r.kept
 	})
+	inAPI(t, fmt.Sprintf(reasonKeys, hashed("a"), hashed("b"), hashed("poor"), hashed("oncall")), func(a *api) {
+		r := &recorder{a: a}
+		everyReason(r)
+		kept = append(kept, r.kept...)
+	})
 	doc, err := libopenapi.NewDocument(openAPI)
 	if err != nil {
 		t.Fatal(err)
@@ -155,10 +173,20 @@ func TestOpenAPIContract(t *testing.T) {
 			t.Errorf("the document: %s: %s %+v", e.Message, e.Reason, e.SchemaValidationErrors)
 		}
 	}
-	seen := map[string]bool{}
+	seen, reasons := map[string]bool{}, map[string]bool{}
 	d := document(t)
 	for i := range kept {
 		e := &kept[i]
+		if e.respHeader.Get("Content-Type") == "application/problem+json" {
+			var p Problem
+			if err := json.Unmarshal(e.respBody, &p); err != nil {
+				t.Error(err)
+			}
+			reasons[p.Reason] = true
+		}
+		if e.status == http.StatusMethodNotAllowed {
+			continue // no operation is described to which it could be an answer
+		}
 		path, op := operation(&d, e)
 		if op == "" {
 			t.Errorf("%s %s is no operation", e.method, e.path)
@@ -189,6 +217,15 @@ func TestOpenAPIContract(t *testing.T) {
 				}
 			}
 		}
+	}
+	for _, want := range d.Components.Schemas.Problem.Properties.Reason.Enum {
+		if want != ReasonInternal && !reasons[want] {
+			t.Errorf("no problem with reason %s was seen", want)
+		}
+		delete(reasons, want)
+	}
+	if len(reasons) > 0 {
+		t.Errorf("reasons that are not described: %v", reasons)
 	}
 	t.Logf("%d exchanges, %d different answers", len(kept), len(seen))
 }
@@ -329,6 +366,95 @@ func everyAnswer(r *recorder) {
 	batch()
 	r.send("GET", "/readyz", "")
 	a.findRedis()
+}
+
+const reasonKeys = `
+access:
+  producers: [{name: a, key_sha256: %s}, {name: b, key_sha256: %s}, {name: poor, key_sha256: %s}]
+  oncall: [{name: sam, key_sha256: %s}]
+classes: {summary: {prefer: paid-only}}
+producers: {poor: {budget_micro_per_day: 10}}
+`
+
+// everyReason provokes the reasons that need a gate in some state: flooded, out
+// of budget, closed, without workers, without memory or streams.
+func everyReason(r *recorder) {
+	a, ctx := r.a, r.a.t.Context()
+	job := func(deadlineMS int) *httptest.ResponseRecorder {
+		return r.send("POST", "/v1/jobs", fmt.Sprintf(`{"text":"x","deadline_ms":%d}`, deadlineMS))
+	}
+	want := func(w *httptest.ResponseRecorder, status int, reason slackgate.Reason) {
+		a.t.Helper()
+		var p Problem
+		a.must(json.Unmarshal(w.Body.Bytes(), &p))
+		if w.Code != status || p.Reason != string(reason) || p.Verdict != nil && p.Verdict.Reason != reason {
+			a.t.Errorf("answered %d %s, want %s", w.Code, w.Body, reason)
+		}
+	}
+	r.as("poor")
+	want(job(15_000), 429, slackgate.ReasonBudget)
+	r.as("a")
+	id := func() string {
+		var v Verdict
+		a.must(json.Unmarshal(job(60_000).Body.Bytes(), &v))
+		return v.JobID
+	}()
+	r.send("POST", "/livez", "")
+	r.send("POST", "/v1/jobs", "{")
+
+	// Without memory, and without streams.
+	h := &hold{m: a.memory}
+	a.must(h.take(ctx, int(a.memory.size/perByte), 0))
+	want(job(15_000), 503, ReasonBusy)
+	h.release()
+	for range MaxStreams {
+		a.streams <- struct{}{}
+	}
+	want(r.send("GET", "/v1/jobs/"+id+"/events", ""), 503, ReasonTooManyStreams)
+	for range MaxStreams {
+		<-a.streams
+	}
+
+	// One floods beside another that wants less than half of what there is.
+	refreshing, stop := context.WithCancel(ctx)
+	var refreshed sync.WaitGroup
+	refreshed.Go(func() { _ = a.Admitter.Refresh(refreshing) })
+	held := false
+	for n := 0; n < 2000 && !held; n++ {
+		if n%20 == 0 {
+			r.as("b")
+			job(15_000)
+		}
+		r.as("a")
+		held = bytes.Contains(job(15_000).Body.Bytes(), []byte(slackgate.ReasonShare))
+		if !held {
+			r.kept = r.kept[:len(r.kept)-1]
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !held {
+		a.t.Error("a flood was never held to its share")
+	}
+	stop()
+	refreshed.Wait()
+	var last *httptest.ResponseRecorder
+	for range 1000 { // both: until nothing is left for anybody
+		r.as("b")
+		if last = job(15_000); bytes.Contains(last.Body.Bytes(), []byte(slackgate.ReasonNoSlack)) {
+			break
+		}
+		r.kept = r.kept[:len(r.kept)-1]
+	}
+	want(last, 429, slackgate.ReasonNoSlack)
+
+	r.as("oncall")
+	r.send("PUT", "/v1/flags/ADMIT_PAID", `{"value":"0","reason":"test"}`)
+	r.as("b")
+	want(job(15_000), 429, slackgate.ReasonClosed)
+	r.as("oncall")
+	r.send("DELETE", "/v1/flags/ADMIT_PAID?reason=test", "")
+	a.must(a.store.Leave(ctx, redisstore.Worker{ID: "p", Path: slackgate.Paid, Slots: 2}))
+	want(job(15_000), 503, slackgate.ReasonPoolDown)
 }
 
 // lifeOfAJob covers the routes of jobs and returns the id of one that ended.
