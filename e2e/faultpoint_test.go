@@ -116,6 +116,10 @@ func TestKilledAtEachStep(t *testing.T) {
 			d.audit(rules{})
 		})
 	}
+	t.Run("api "+faultpoint.Told, func(t *testing.T) {
+		t.Parallel()
+		toldTwice(t, one)
+	})
 	for _, place := range faultpoint.Worker {
 		t.Run("worker "+place, func(t *testing.T) {
 			t.Parallel()

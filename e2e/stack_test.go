@@ -49,6 +49,8 @@ type settings struct {
 	RedisURL                   string
 	PaidURL, FreeURL, SpareURL string
 	HoldPaid, HoldFree         int
+
+	More string // of the configuration: further sections
 }
 
 // quick is a deployment whose jobs take fractions of a second.
@@ -110,6 +112,7 @@ classes:
     deadline_ms: {{.DeadlineMS}}
     reserve_ms: {{.ReserveMS}}
     prefer: free-only
+{{.More}}
 `))
 
 // backend is a lab backend in a process of its own.
