@@ -106,6 +106,7 @@ type Admitter struct {
 	last    int           // how many the last call took; Run's alone
 	stopped chan struct{} // closed when Run has ended
 	view    atomic.Pointer[view]
+	fresh   fresh
 }
 
 type pending struct {
@@ -116,6 +117,7 @@ type pending struct {
 	move      bool          // set when a waiting job leaves a draining pool
 	textBytes int64         // then: how long its text is
 	class     ClassSettings // what it was decided by
+	limits    func(producer string) slackgate.Quota
 	offer     redisstore.Offer
 	verdict   broker.Verdict
 	ticket    bool  // set when it needs one
@@ -144,7 +146,12 @@ type Offered struct {
 // Offer queues a job for the gate. Jobs offered one after the other are
 // decided in that order. Wait must be called on what it returns.
 func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
-	p := &pending{job: job, reserve: job.ReserveMS, err: broker.ErrUnavailable, done: make(chan struct{})}
+	p := &pending{job: job, reserve: job.ReserveMS, err: broker.ErrUnavailable}
+	if a.running() && a.refuseFresh(p) {
+		p.done = closed
+		return Offered{a, p}
+	}
+	p.done = make(chan struct{})
 	select {
 	case a.queue <- p:
 	case <-ctx.Done():
@@ -153,6 +160,16 @@ func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
 		close(p.done)
 	}
 	return Offered{a, p}
+}
+
+// running reports whether Run has not ended yet.
+func (a *Admitter) running() bool {
+	select {
+	case <-a.stopped:
+		return false
+	default:
+		return true
+	}
 }
 
 // Wait returns the verdict. It waits for the store's answer even when ctx
@@ -235,10 +252,21 @@ func (a *Admitter) Run(ctx context.Context) error {
 				case p := <-a.queue:
 					a.flush(a.gather(p))
 				default:
+					a.tell(context.Background())
 					return nil
 				}
 			}
 		}
+	}
+}
+
+// tell has the store hear of what was refused without asking it.
+func (a *Admitter) tell(ctx context.Context) {
+	if !a.anyUntold() {
+		return
+	}
+	if _, err := a.offer(ctx, nil); err != nil {
+		a.Log.Warn("refusals not counted", "error", err)
 	}
 }
 
@@ -284,6 +312,7 @@ func (a *Admitter) flush(batch []*pending) {
 	}()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
+	at := time.Now()
 	got, err := a.offer(context.Background(), batch)
 	if err != nil {
 		// Whoever is queued by now is told with it: with the store away, what is
@@ -291,6 +320,7 @@ func (a *Admitter) flush(batch []*pending) {
 		for range len(a.queue) {
 			batch = append(batch, <-a.queue)
 		}
+		a.forget()
 		a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
 	}
 	down := false
@@ -308,6 +338,7 @@ func (a *Admitter) flush(batch []*pending) {
 			p.err = broker.ErrBatchCancelled
 		default:
 			p.verdict, p.err, p.ticket = a.verdict(p, &got, i), nil, adm.Ticket
+			a.learn(p, adm, at)
 			down = down || p.verdict.Reason == slackgate.ReasonPoolDown
 		}
 	}
@@ -346,6 +377,7 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 		for i, p := range batch {
 			offers[i] = p.offer
 		}
+		a.untold(&s.Pools)
 		faultpoint.Reach(faultpoint.Promising)
 		got, err := a.Store.Admit(ctx, s.Flags, s.Pools, offers)
 		faultpoint.Reach(faultpoint.Promised)
@@ -357,6 +389,7 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 		case !got.FlagsChanged:
 			return got, nil
 		}
+		a.tellAgain(&s.Pools)
 		if err := a.RefreshFlags(ctx); err != nil {
 			return got, err
 		}
@@ -368,7 +401,7 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) error {
 	ladders := false
 	for _, p := range batch {
-		p.class = s.Class(p.job.Class)
+		p.class, p.limits = s.Class(p.job.Class), s.Quota
 		if p.held == nil && !p.move { // of a job on record the reserve is fixed
 			p.job.ReserveMS = max(p.reserve, p.class.ReserveMS)
 		}
@@ -455,20 +488,26 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 	for _, path := range slackgate.Paths {
 		adm.Pools[path].Closed = p.class.Closed[path]
 	}
-	deadline := got.NowMS + p.offer.DeadlineMS
-	job := p.job.Gate(deadline)
-	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
-	res := slackgate.Decide(&slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, job, p.class.Policy, got.NowMS)
-	if res.Path != adm.Path {
-		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", res.Path.String())
-		res.Path = adm.Path
-		res.Reason = slackgate.ReasonGateUnavailable
+	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, got.NowMS, p.offer.DeadlineMS)
+	if v.Path != adm.Path {
+		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", v.Path.String())
+		v.Path = adm.Path
+		v.Reason = slackgate.ReasonGateUnavailable
 		if adm.Path != slackgate.Reject {
-			res.Reason = slackgate.Reason(adm.Path.String())
+			v.Reason = slackgate.Reason(adm.Path.String())
 		}
 	}
+	return v
+}
+
+// verdictOf is what the rule says of a job with leftMS to its deadline.
+func verdictOf(p *pending, s *slackgate.Snapshot, policy slackgate.Policy, nowMS, leftMS int64) broker.Verdict {
+	deadline := nowMS + leftMS
+	job := p.job.Gate(deadline)
+	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
 	return broker.Verdict{
-		JobID: p.job.ID, Result: res, NowMS: got.NowMS, DeadlineMS: deadline, ReserveMS: p.job.ReserveMS, Quota: adm.Quota,
+		JobID: p.job.ID, Result: slackgate.Decide(s, job, policy, nowMS), NowMS: nowMS, DeadlineMS: deadline,
+		ReserveMS: p.job.ReserveMS, Quota: s.Quota,
 	}
 }
 

@@ -71,6 +71,7 @@ func (a *Admitter) Refresh(ctx context.Context) error {
 		case <-tick.C:
 			// A store that is away shows in the submissions themselves.
 			_, _ = a.refresh(ctx)
+			a.tell(ctx)
 		}
 	}
 }

@@ -60,6 +60,9 @@ type PoolPolicy struct {
 	Ladder         *slackgate.Ladder
 	// Released is GateState.Released of the state the ladder was built from.
 	Released int64
+	// Refused counts, by producer, submissions to the pool that were refused
+	// without asking the store since it was asked last.
+	Refused map[string]int64
 
 	rungs, levels string // of Ladder and shares, as the script takes them; see SetLadder
 }
@@ -159,7 +162,10 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		if p.rungs == "" && p.Ladder != nil {
 			p.rungs = appendRungs(p.Ladder)
 		}
-		args = append(args, p.Limit, p.Released, p.rungs, p.levels)
+		args = append(args, p.Limit, p.Released, p.rungs, p.levels, len(p.Refused))
+		for producer, n := range p.Refused {
+			args = append(args, producer, n)
+		}
 	}
 	var terms []byte
 	for i := range offers {

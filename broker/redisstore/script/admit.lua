@@ -5,7 +5,8 @@
 -- end), number of jobs, then for paid and for free:
 --   limit, released (the counter when the ladder was built), the rungs: at (-1 on the last), max and wait of each,
 --   rung_digits characters a number, and in the same way how many unfinished jobs due before each rung's mark one
---   producer may have ('': any number)
+--   producer may have ('': any number),
+--   number of producers whose submissions were refused without asking here, then name and count of each
 -- then per job:
 --   id, class, producer, terms, spec, text, and as the terms say: key ('1': idempotency key and hash of the body follow),
 --   line ('1': batch, name and place of the job's line there follow)
@@ -42,12 +43,16 @@ if tonumber(counters[1] or '0') ~= flags_version or
   return { now, 'flags' }
 end
 
+local wanted = { paid = {}, free = {} } -- what producers asked of the pools in this call, or since the last
+local function want(pool, producer, n) wanted[pool][producer] = (wanted[pool][producer] or 0) + n end
+
 local rung_digits = 16
 local pools = {}
 for i, name in ipairs({ 'paid', 'free' }) do
   local p = { name = name, limit = num(), rungs = {}, class_age = {}, admitted = 0 }
   local at_build = num()
   p.ladder, p.levels = arg(), arg()
+  for _ = 1, num() do want(name, arg(), num()) end
   p.last = #p.ladder / (3 * rung_digits)
   p.capacity = math.min(p.limit, live_slots(name, now))
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
@@ -147,9 +152,6 @@ local function over_share(p, producer, first)
   end
   return 0, 0
 end
-
-local wanted = { paid = {}, free = {} } -- what producers asked of the pools in this call
-local function want(pool, producer) wanted[pool][producer] = (wanted[pool][producer] or 0) + 1 end
 
 -- places in the order of arrival, taken for all the jobs at once: one left over does no harm
 local seq
@@ -284,7 +286,7 @@ while a <= #ARGV do
       if laddered and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
       if path == 'paid' and budget and not budget.fits then ok = false end
       if ok then
-        if laddered and mode == 'new' then want(path, producer) end
+        if laddered and mode == 'new' then want(path, producer, 1) end
         took = path
         if held then
           local urgency = tonumber(held.deadline) - tonumber(held.reserve)
@@ -335,7 +337,7 @@ while a <= #ARGV do
     end
   end
   if took == '' then
-    for _, path in ipairs(refused) do want(path, producer) end
+    for _, path in ipairs(refused) do want(path, producer, 1) end
   end
   if mode == 'miss' then
     book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
