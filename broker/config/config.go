@@ -35,6 +35,10 @@ type Config struct {
 	MetricsListen string `yaml:"metrics_listen"`
 	// WorkerMetricsListen is the address of a worker's metrics. Defaults to 127.0.0.1:9091.
 	WorkerMetricsListen string `yaml:"worker_metrics_listen"`
+	// Profiles serves CPU, memory and other profiles of the process under
+	// /debug/pprof/ of its metrics listener. They show what it works on: only
+	// where that listener is private. Defaults to false.
+	Profiles bool `yaml:"profiles"`
 
 	Redis   Redis   `yaml:"redis"`
 	Gate    Gate    `yaml:"gate"`

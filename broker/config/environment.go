@@ -17,6 +17,7 @@ type environment struct {
 	MetricsListen       *string         `env:"LEEWAY_METRICS_ADDR"`
 	WorkerMetricsListen *string         `env:"LEEWAY_WORKER_METRICS_ADDR"`
 	RedisURL            *string         `env:"REDIS_URL"`
+	Profiles            *bool           `env:"LEEWAY_PROFILES"`
 	ArchiveURL          *string         `env:"LEEWAY_ARCHIVE_URL"`
 	DeadlineMS          *int64          `env:"DEADLINE_MS"`
 	ReserveMS           *int64          `env:"RESERVE_MS"`
@@ -39,6 +40,7 @@ func (c *Config) applyEnv(environ []string) error {
 	set(&c.Listen, e.Listen)
 	set(&c.MetricsListen, e.MetricsListen)
 	set(&c.WorkerMetricsListen, e.WorkerMetricsListen)
+	set(&c.Profiles, e.Profiles)
 	set(&c.Redis.URL, e.RedisURL)
 	set(&c.Archive.URL, e.ArchiveURL)
 	set(&c.Gate.ReserveMS, e.ReserveMS)

@@ -114,6 +114,7 @@ func metricsMux(b *base) http.Handler {
 	mux.Handle("GET /metrics", b.metrics.Handler())
 	mux.HandleFunc("GET /readyz", b.ready)
 	mux.Handle("GET /runbooks/", runbooks.Handler())
+	b.serveProfiles(mux)
 	return mux
 }
 
