@@ -252,7 +252,7 @@ func imbalances(t *testing.T, h0 *harness) {
 		h.must(h.rdb.XAdd(bg, &redis.XAddArgs{Stream: h.key("ledger", stream), Values: m.Values}).Err())
 	}
 	minute := func(h *harness) string {
-		keys, err := h.rdb.Keys(bg, h.key("rollup", "*")).Result()
+		keys, err := h.server().Keys(bg, h.key("rollup", "*")).Result()
 		h.must(err)
 		keys = slices.DeleteFunc(keys, func(k string) bool { return strings.HasSuffix(k, ":producers") })
 		return keys[len(keys)-1]

@@ -217,7 +217,11 @@ func (s *Store) eachKey(ctx context.Context, prefix string, page func(names []st
 func (s *Store) scan(ctx context.Context, cursor uint64, match string) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	keys, next, err := s.rdb.Scan(ctx, cursor, match, MaxPage).Result()
+	node, err := s.node(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	keys, next, err := node.Scan(ctx, cursor, match, MaxPage).Result()
 	if err != nil {
 		return nil, 0, unavailable(err)
 	}

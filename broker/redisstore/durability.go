@@ -39,9 +39,13 @@ func (s *Store) Durability(ctx context.Context) (*Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	d := &Durability{}
+	node, err := s.node(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// One section a call: servers before 7 take no more.
 	for _, section := range []string{"memory", "persistence", "replication"} {
-		raw, err := s.rdb.Info(ctx, section).Result()
+		raw, err := node.Info(ctx, section).Result()
 		if err != nil {
 			return nil, unavailable(err)
 		}

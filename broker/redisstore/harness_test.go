@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"leeway/broker"
@@ -94,9 +95,17 @@ func (h *harness) another() *harness {
 
 var bg = context.Background()
 
+// server is the one that holds the harness's keys.
+func (h *harness) server() redis.Cmdable {
+	h.t.Helper()
+	node, err := h.node(bg)
+	h.must(err)
+	return node
+}
+
 // fresh is the same harness over an empty Redis.
 func (h *harness) fresh() *harness {
-	h.must(h.rdb.FlushAll(bg).Err())
+	h.must(h.server().FlushAll(bg).Err())
 	c := *h
 	c.Store = New(h.rdb, Options{
 		Prefix: fmt.Sprintf("t%d", deployments.Add(1)), Timeout: h.timeout, Keep: time.Hour, LedgerRows: h.rows,
@@ -110,7 +119,7 @@ func (h *harness) fresh() *harness {
 func (h *harness) advance(d time.Duration) {
 	h.t.Helper()
 	ms := d.Milliseconds()
-	keys, err := h.rdb.Keys(bg, h.prefix+":*").Result()
+	keys, err := h.server().Keys(bg, h.prefix+":*").Result()
 	h.must(err)
 	for _, k := range keys {
 		switch parts := strings.Split(strings.TrimPrefix(k, h.prefix+":"), ":"); parts[0] {

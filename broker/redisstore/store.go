@@ -108,11 +108,29 @@ func (s *Store) NowMS() int64 {
 	return r.nowMS + time.Since(r.at).Milliseconds()
 }
 
+// node is the server that holds the deployment's keys, for commands that name
+// none: a Cluster would answer them from any of its servers.
+func (s *Store) node(ctx context.Context) (redis.Cmdable, error) {
+	cluster, ok := s.rdb.(*redis.ClusterClient)
+	if !ok {
+		return s.rdb, nil
+	}
+	master, err := cluster.MasterForKey(ctx, s.prefix)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return master, nil
+}
+
 // SyncClock reads the store's clock.
 func (s *Store) SyncClock(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	t, err := s.rdb.Time(ctx).Result()
+	node, err := s.node(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := node.Time(ctx).Result()
 	if err != nil {
 		return unavailable(err)
 	}

@@ -23,6 +23,23 @@ func TestStoreOverRedis(t *testing.T) {
 	}
 }
 
+// A deployment's keys are on one of a Cluster's masters, whichever: its name
+// decides. The store does there what it does on one server.
+func TestStoreOverCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3)
+	holders := map[*redistest.Server]bool{}
+	for _, b := range behaviours {
+		t.Run(b.name, func(t *testing.T) {
+			h := newHarness(t, cluster.URL()).fresh()
+			holders[cluster.Holder(t, h.prefix)] = true
+			b.run(t, h)
+		})
+	}
+	if len(holders) != len(cluster.Masters) {
+		t.Errorf("deployments came to %d of %d masters", len(holders), len(cluster.Masters))
+	}
+}
+
 // Eight submitters with clients of their own, four workers and a sweeper on one
 // Redis: the bound holds at every instant, and what is on record at the end
 // explains every decision.
