@@ -61,6 +61,7 @@ var measures = []struct {
 	{"worker", workerOverhead},
 	{"wide", widePool},
 	{"archive", archiveRate},
+	{"cluster", onCluster},
 }
 
 func TestBench(t *testing.T) {
@@ -139,7 +140,13 @@ func rate(t *testing.T, callers int, work func(ctx context.Context, caller int) 
 // turns runs both sides of a ratio in turns.
 func (g *gate) turns(name string, base, subject func() float64) Measure {
 	g.t.Helper()
-	side := func(run func() float64) Taken {
+	return against(name, g, base, g, subject)
+}
+
+// against runs one gate's side of a ratio in turns with another's.
+func against(name string, b *gate, base func() float64, g *gate, subject func() float64) Measure {
+	g.t.Helper()
+	side := func(g *gate, run func() float64) Taken {
 		g.clean()
 		before := g.cpu()
 		began := time.Now()
@@ -150,8 +157,8 @@ func (g *gate) turns(name string, base, subject func() float64) Measure {
 	}
 	var subjects, bases []Taken
 	for range *rounds {
-		bases = append(bases, side(base))
-		subjects = append(subjects, side(subject))
+		bases = append(bases, side(b, base))
+		subjects = append(subjects, side(g, subject))
 	}
 	m := Rounds(name, subjects, bases)
 	g.t.Logf("%s: %s of %s/s; in processor time %s: %.1f of %.1f us", name, short(m.Ratio), short(m.Base), short(m.CPURatio), m.CPU[0], m.CPU[1])
@@ -164,14 +171,16 @@ func (g *gate) cpu() CPU {
 	var u syscall.Rusage
 	must(g.t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	c := CPU{Process: float64(u.Utime.Nano()+u.Stime.Nano()) / 1000}
-	info, err := g.rdb.Info(context.Background(), "cpu").Result()
-	must(g.t, err)
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if name == "used_cpu_sys" || name == "used_cpu_user" {
-			s, err := strconv.ParseFloat(value, 64)
-			must(g.t, err)
-			c.Redis += s * 1e6
+	for _, r := range g.servers {
+		info, err := r.Info(context.Background(), "cpu").Result()
+		must(g.t, err)
+		for line := range strings.Lines(info) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			if name == "used_cpu_sys" || name == "used_cpu_user" {
+				s, err := strconv.ParseFloat(value, 64)
+				must(g.t, err)
+				c.Redis += s * 1e6
+			}
 		}
 	}
 	return c
@@ -181,6 +190,9 @@ func (g *gate) cpu() CPU {
 type gate struct {
 	t       *testing.T
 	redis   *redistest.Server
+	servers []*redis.Client // each of the deployment's Redis servers
+	prefix  string
+	beside  []*gate // on the same servers
 	rdb     redis.UniversalClient
 	store   *redisstore.Store
 	adm     *admission.Admitter
@@ -196,9 +208,20 @@ const prefix = "bench"
 // newGate has that many slots in its paid pool and believes them to be held for
 // holdMS.
 func newGate(t *testing.T, slots int, holdMS int64) *gate {
-	g := &gate{t: t, redis: redistest.Start(t), slots: slots, belief: slackgate.FixedBelief(holdMS, holdMS)}
+	srv := redistest.Start(t)
+	return newGateOn(t, srv.URL(), prefix, slots, holdMS, srv)
+}
+
+// newGateOn is newGate on Redis servers that run already.
+func newGateOn(t *testing.T, url, prefix string, slots int, holdMS int64, servers ...*redistest.Server) *gate {
+	g := &gate{t: t, redis: servers[0], prefix: prefix, slots: slots, belief: slackgate.FixedBelief(holdMS, holdMS)}
+	for _, srv := range servers {
+		r := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+		t.Cleanup(func() { _ = r.Close() })
+		g.servers = append(g.servers, r)
+	}
 	var err error
-	g.rdb, err = redisstore.Client(g.redis.URL(), 5*time.Second)
+	g.rdb, err = redisstore.Client(url, 5*time.Second)
 	must(t, err)
 	t.Cleanup(func() { _ = g.rdb.Close() })
 	g.store = redisstore.New(g.rdb, redisstore.Options{Prefix: prefix, Timeout: 5 * time.Second})
@@ -221,9 +244,13 @@ func newGate(t *testing.T, slots int, holdMS int64) *gate {
 // clean empties the store and shows the workers again.
 func (g *gate) clean() {
 	ctx := context.Background()
-	must(g.t, g.rdb.FlushAll(ctx).Err())
-	if g.slots > 0 {
-		must(g.t, g.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: g.slots}, time.Hour))
+	for _, r := range g.servers {
+		must(g.t, r.FlushAll(ctx).Err())
+	}
+	for _, one := range append([]*gate{g}, g.beside...) {
+		if one.slots > 0 {
+			must(g.t, one.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: one.slots}, time.Hour))
+		}
 	}
 	time.Sleep(2 * admission.RefreshEvery)
 }
