@@ -39,6 +39,7 @@ type Metrics struct {
 	firstByte *prometheus.HistogramVec
 	predicted *prometheus.HistogramVec
 	queueWait *prometheus.HistogramVec
+	mended    *prometheus.CounterVec
 }
 
 // New returns the metrics of a process. Every label value that can occur is
@@ -68,9 +69,10 @@ func New() *Metrics {
 			Name: "job_queue_wait_ms", Help: "Time from admission to the claim by a worker, in milliseconds. Per worker: sum.",
 			Buckets: buckets,
 		}, []string{"path"}),
+		mended: mendedVec(),
 	}
 	m.registry.MustRegister(
-		m.decisions, m.rejects, m.slack, m.firstByte, m.predicted, m.queueWait,
+		m.decisions, m.rejects, m.slack, m.firstByte, m.predicted, m.queueWait, m.mended,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("leeway"),

@@ -20,6 +20,21 @@ import (
 // Interval is how often a process looks.
 const Interval = 500 * time.Millisecond
 
+// Mending is a kind of what is mended. The set is closed.
+type Mending string
+
+// The kinds.
+const (
+	Expired    Mending = "expired"     // a job past due in the queue was ended
+	Reoffered  Mending = "reoffered"   // a lapsed claim went back into the order
+	WorkerLost Mending = "worker_lost" // a lapsed claim could not be made any more, or was cancelled
+	RecordLost Mending = "record_lost" // a job whose record is gone was set aside
+	Ticket     Mending = "ticket"      // a ticket was missing
+)
+
+// Mendings lists the closed set.
+var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket}
+
 // Reconciler mends. All fields are required.
 type Reconciler struct {
 	Store   *redisstore.Store
@@ -30,6 +45,9 @@ type Reconciler struct {
 	Draining func(path slackgate.Path) bool
 	// Move offers a waiting job to another pool; see admission.Admitter.
 	Move func(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error)
+
+	// Mended hears of what was mended, n of a kind at once.
+	Mended func(what Mending, n int64)
 
 	unlogged []string // ended jobs whose lines wait for the store
 }
@@ -72,6 +90,12 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	for _, l := range swept.Lost {
 		joblog.Lost(ctx, r.Log, l)
 	}
+	lost := int64(len(swept.Lost))
+	for what, n := range map[Mending]int64{
+		Expired: swept.Expired, Reoffered: swept.Reoffered, WorkerLost: swept.Failed - lost, RecordLost: lost,
+	} {
+		r.Mended(what, n)
+	}
 	r.logEnded(ctx, swept.Ended)
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
@@ -85,6 +109,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		r.Mended(Ticket, n)
 		if n > 0 {
 			r.Log.Debug("tickets topped up", "path", path.String(), "added", n)
 		}

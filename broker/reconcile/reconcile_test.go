@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -31,6 +32,15 @@ type bench struct {
 	rdb   redis.UniversalClient
 	redis *miniredis.Miniredis
 	log   *syncBuffer
+
+	mu     sync.Mutex // guards mended
+	mended map[Mending]int64
+}
+
+func (b *bench) count(what Mending, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mended[what] += n
 }
 
 type syncBuffer struct {
@@ -56,12 +66,13 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
 		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
-		b := &bench{t: t, rdb: rdb, redis: m, log: &syncBuffer{}}
+		b := &bench{t: t, rdb: rdb, redis: m, log: &syncBuffer{}, mended: map[Mending]int64{}}
 		store := redisstore.New(rdb, redisstore.Options{Prefix: "t"})
 		b.Reconciler = &Reconciler{
 			Store: store, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Policy: policy,
 			Log:      slog.New(slog.NewJSONHandler(b.log, nil)),
 			Draining: func(slackgate.Path) bool { return false },
+			Mended:   b.count,
 		}
 		b.must(store.Beat(context.Background(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}, 24*time.Hour))
 		defer func() {
@@ -141,6 +152,9 @@ func TestOnceMends(t *testing.T) {
 		if b.tickets() != 3 {
 			t.Errorf("%d tickets after a second look", b.tickets())
 		}
+		if want := map[Mending]int64{Expired: 1, Reoffered: 0, WorkerLost: 1, RecordLost: 0, Ticket: 3}; !maps.Equal(b.mended, want) {
+			t.Errorf("mended %v, want %v", b.mended, want)
+		}
 		rows, err := b.Store.MissPage(ctx, "", 10)
 		if err != nil || len(rows.Rows) != 2 {
 			t.Errorf("%+v, %v", rows, err)
@@ -176,6 +190,9 @@ func TestLostRecord(t *testing.T) {
 		b.must(b.Once(ctx))
 		if n := strings.Count(b.log.String(), `"job_id":"lost"`); n != 1 || !strings.Contains(b.log.String(), `"reason":"record_lost"`) {
 			t.Errorf("%d lines for it in %s", n, b.log)
+		}
+		if b.mended[RecordLost] != 1 || b.mended[WorkerLost] != 0 {
+			t.Errorf("mended %v", b.mended)
 		}
 	})
 }

@@ -125,6 +125,7 @@ func newBase(o *Options) (*base, error) {
 		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
 		Draining: func(path slackgate.Path) bool { return b.flags.Load().Draining(path, b.store.NowMS()) },
 		Move:     b.admitter.Move,
+		Mended:   b.metrics.Mended,
 	}).Run)
 	return b, nil
 }
