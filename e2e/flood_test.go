@@ -5,6 +5,7 @@ package e2e_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +46,52 @@ func TestExactBound(t *testing.T) {
 	}
 	t.Logf("answers %v, the slowest after %v", d.book.reasons(), slowest.Round(time.Millisecond))
 	d.settled(20 * time.Second)
+	d.audit(rules{})
+}
+
+// floodFor is how long producers submit as fast as they are answered.
+const floodFor = 2 * time.Second
+
+// TestFlood: sixteen producers submit as fast as they are answered, many times
+// more than can be served. The most are refused, at once; what was admitted
+// before and meanwhile is answered in time.
+func TestFlood(t *testing.T) {
+	s := quick()
+	s.PaidSlots, s.PaidMS, s.PaidP95 = 8, 300, 1500
+	s.DeadlineMS, s.ReserveMS, s.RedisMS = 8000, 500, defaultMS
+	d := run(t, s)
+	for range 8 {
+		d.admit(client.Job{Class: "paid-only", Text: text})
+	}
+	end := time.Now().Add(floodFor)
+	together(16, func(int) {
+		for time.Now().Before(end) {
+			d.submit(client.Job{Class: "paid-only", Text: text})
+		}
+	})
+	var told []time.Duration
+	for _, s := range d.book.all() {
+		if !s.admitted() {
+			told = append(told, s.took)
+			if s.refusal == nil || s.refusal.Status != http.StatusTooManyRequests {
+				t.Errorf("answer %+v %v", s.refusal, s.err)
+			}
+		}
+	}
+	slices.Sort(told)
+	admitted := len(d.book.admitted())
+	t.Logf("%d submissions in %v: %d admitted; refusals told after %v in the middle and %v at the 99th percentile",
+		len(d.book.all()), floodFor, admitted, told[len(told)/2].Round(time.Millisecond), told[len(told)*99/100].Round(time.Millisecond))
+	if len(told) < 2*admitted {
+		t.Errorf("%d refused and %d admitted: that is no flood", len(told), admitted)
+	}
+	if p99 := told[len(told)*99/100]; p99 > bound {
+		t.Errorf("the 99th percentile of the refusals took %v", p99)
+	}
+	d.settled(40 * time.Second)
+	if usable := d.outcomes()[broker.OutcomeUsable]; usable < admitted*95/100 {
+		t.Errorf("outcomes %v of %d admitted", d.outcomes(), admitted)
+	}
 	d.audit(rules{})
 }
 
