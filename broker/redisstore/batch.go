@@ -235,7 +235,7 @@ func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.View, error) 
 }
 
 // views reads the records of jobs; nil for an empty id and for one that is not
-// on record.
+// on record or cannot be read.
 func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broker.View, error) {
 	out := make([]*broker.View, len(ids))
 	recs := make([]*redis.MapStringStringCmd, len(ids))
@@ -263,9 +263,9 @@ func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broke
 		if texts[i] != nil {
 			answer = texts[i].Val()
 		}
-		if out[i], err = view(id, recs[i].Val(), answer); err != nil {
-			return nil, err
-		}
+		// One that cannot be read is no reason not to show the others; asking
+		// for it alone says what is wrong.
+		out[i], _ = view(id, recs[i].Val(), answer)
 	}
 	return out, nil
 }

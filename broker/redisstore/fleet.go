@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -52,8 +51,8 @@ func (s *Store) Backends(ctx context.Context) ([]broker.BackendState, error) {
 			continue // forgotten since
 		}
 		var states []broker.BackendState
-		if err := json.Unmarshal([]byte(raw), &states); err != nil {
-			return nil, fmt.Errorf("report of worker %s: %w", workers[i], err)
+		if json.Unmarshal([]byte(raw), &states) != nil {
+			continue // one worker's nonsense must not hide the others
 		}
 		for j := range states {
 			states[j].Worker = workers[i]

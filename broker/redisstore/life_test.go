@@ -312,6 +312,16 @@ func unreadable(t *testing.T, h *harness) {
 	if _, err := h.Get(bg, "j"); err == nil || errors.Is(err, broker.ErrNotFound) || strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("reading it: %v", err)
 	}
+	h.put(slackgate.Paid, testJob("other", 600_000))
+	if jobs, _, err := h.RecentJobs(bg, "", true, "", 10); err != nil || len(jobs) != 1 || jobs[0].ID != "other" {
+		t.Errorf("listed with another one: %+v, %v", jobs, err)
+	}
+	h.must(h.ReportBackends(bg, "sane", []broker.BackendState{{Backend: "b"}}, time.Hour))
+	h.must(h.ReportBackends(bg, "insane", nil, time.Hour))
+	h.must(h.rdb.Set(bg, h.key("fleet", "insane"), "{", 0).Err())
+	if states, err := h.Backends(bg); err != nil || len(states) != 1 || states[0].Worker != "sane" {
+		t.Errorf("a report that cannot be read beside another: %+v, %v", states, err)
+	}
 	c, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute)
 	if err == nil || errors.Is(err, broker.ErrUnavailable) || c == nil || c.ID != "j" {
 		t.Fatalf("claim %+v, %v", c, err)
