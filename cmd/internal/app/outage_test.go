@@ -1,7 +1,9 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/flag"
+	"leeway/broker/httpapi"
 	"leeway/slackgate"
 )
 
@@ -71,4 +75,48 @@ func TestOutageGeneratesNothingTwice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A store that comes back without its data has forgotten every promise: jobs
+// from before are on no record, and what their workers still bring is turned
+// away. What comes afterwards runs as on the first day, and the books balance.
+func TestStoreForgetsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		w := start(t, cfg, labs)
+		ctx := t.Context()
+		_, err := w.client.SetFlag(ctx, flag.Reserve, &client.FlagChange{Value: "2500", Reason: "drill"})
+		must(t, err)
+		var before []string
+		for range 5 {
+			before = append(before, w.submit(&client.Job{Text: document}).JobID)
+		}
+		time.Sleep(700 * time.Millisecond)
+		if n := w.labs["paid-1"].State().InService; n != 2 {
+			t.Fatalf("%d jobs in service", n)
+		}
+		w.redis.FlushAll()
+		time.Sleep(3 * time.Second) // heartbeats are written anew
+		for _, id := range before {
+			var p *httpapi.Problem
+			if _, err := w.client.Get(ctx, id, 0); !errors.As(err, &p) || p.Status != http.StatusNotFound {
+				t.Errorf("a job from before: %v", err)
+			}
+		}
+		verdicts, ends := w.offerAt(8, 700*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
+		for _, v := range verdicts {
+			if v.Path == slackgate.Reject || v.ReserveMS != 2000 {
+				t.Errorf("afterwards: %+v", v)
+			}
+		}
+		allUsable(t, ends)
+		time.Sleep(10 * time.Second)
+		report, err := w.client.CheckLedgers(ctx)
+		must(t, err)
+		for _, item := range report.Items {
+			if !item.OK {
+				t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
+			}
+		}
+	})
 }
