@@ -367,21 +367,33 @@ func (d *stack) opens(path slackgate.Path) {
 	})
 }
 
-// metrics are the pages of all processes that run, by process.
+// metrics are the pages of all processes that run, by process, each with what is
+// read from the store.
 func (d *stack) metrics() map[*process]page {
 	d.t.Helper()
 	out := map[*process]page{}
-	for _, p := range d.apis {
-		if p.running() {
-			out[p] = page{d.t, call(d.t, http.MethodGet, "http://"+p.field("listening", "metrics_addr")+"/metrics", "", "").body}
-		}
-	}
-	for _, p := range d.workers {
-		if p.running() {
-			out[p] = page{d.t, call(d.t, http.MethodGet, "http://"+p.field("working", "metrics_addr")+"/metrics", "", "").body}
+	for msg, all := range map[string][]*process{"listening": d.apis, "working": d.workers} {
+		for _, p := range all {
+			if p.running() {
+				out[p] = d.scrape(p, msg)
+			}
 		}
 	}
 	return out
+}
+
+// scrape asks a process for its page until it could read the store: on a busy
+// machine a call may take longer than its limit.
+func (d *stack) scrape(p *process, listening string) (pg page) {
+	d.t.Helper()
+	eventually(d.t, 10*time.Second, p.name+" reads the store", func() error {
+		pg = page{d.t, call(d.t, http.MethodGet, "http://"+p.field(listening, "metrics_addr")+"/metrics", "", "").body}
+		if !bytes.Contains(pg.text, []byte("\nleeway_store_up 1\n")) {
+			return errors.New("leeway_store_up is not 1")
+		}
+		return nil
+	})
+	return pg
 }
 
 // page is a metrics page.
