@@ -189,7 +189,7 @@ func TestCheckRoute(t *testing.T) {
 			}
 			return r
 		}
-		if r := check(); !r.Balanced || len(r.Items) != 9 || r.Totals["admitted:paid"] != 2 {
+		if r := check(); !r.Balanced || len(r.Items) != 10 || r.Totals["admitted:paid"] != 2 {
 			t.Errorf("%+v", r)
 		}
 		a.redis.HIncrBy("{leeway}:totals", "miss:paid", 1)
