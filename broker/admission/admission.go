@@ -77,6 +77,7 @@ type Store interface {
 	Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
 	Get(ctx context.Context, id string) (*broker.View, error)
+	KeyedJob(ctx context.Context, producer string, key broker.IdempotencyKey) (*broker.View, error)
 	TextBytes(ctx context.Context, id string) (int64, error)
 	Writable(ctx context.Context) error
 	NowMS() int64
@@ -217,15 +218,30 @@ func (a *Admitter) repeated(ctx context.Context, id string) (broker.Verdict, err
 	if err != nil {
 		return broker.Verdict{}, err
 	}
+	return firstVerdict(view), nil
+}
+
+// Known is the verdict of the job that a producer's key is bound to under the
+// same body, for a submission that could not be read as a job this time: an
+// instant in it may have passed since. ErrNotFound: there is none.
+func (a *Admitter) Known(ctx context.Context, producer string, key broker.IdempotencyKey) (broker.Verdict, error) {
+	view, err := a.Store.KeyedJob(ctx, producer, key)
+	if err != nil {
+		return broker.Verdict{}, err
+	}
+	return firstVerdict(view), nil
+}
+
+func firstVerdict(view *broker.View) broker.Verdict {
 	v := broker.Verdict{
-		JobID: id, NowMS: view.AcceptedMS, DeadlineMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
+		JobID: view.ID, NowMS: view.AcceptedMS, DeadlineMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
 		Result: slackgate.Result{
 			Path: view.Path, Reason: slackgate.Reason(view.Path.String()),
 			SlackMS: view.Admission.SlackMS, PredictedWaitMS: view.Admission.PredictedWaitMS,
 		},
 	}
 	v.NeedMS[view.Path], v.QueueAgeMS[view.Path] = view.Admission.NeedMS, view.Admission.QueueAgeMS
-	return v, nil
+	return v
 }
 
 // refuse is the verdict when the gate cannot know.

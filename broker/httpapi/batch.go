@@ -46,6 +46,7 @@ type inFlight struct {
 	line     int
 	customID string
 	offered  *admission.Offered
+	known    *broker.Verdict // of the job that the line became before
 	err      error
 	hold     *hold
 }
@@ -215,6 +216,9 @@ func (l *inFlight) verdict(ctx context.Context) *BatchLine {
 			out.Verdict = verdict(&v)
 		}
 	}
+	if l.known != nil {
+		out.Status, out.Verdict = http.StatusOK, verdict(l.known)
+	}
 	if l.err != nil {
 		out.Error = asProblem(l.err)
 		out.Status, out.RetryAfterMS = out.Error.Status, out.Error.RetryAfterMS
@@ -272,18 +276,23 @@ func (r *run) read(lines chan<- inFlight) {
 // without is not named, and a new job each time.
 func (r *run) offer(n int, raw []byte, h *hold) inFlight {
 	ctx := r.c.Request().Context()
-	sub, job, err := r.parseBoth(ctx, callerOf(r.c), raw, time.Now())
+	sub, job, err := r.parse(ctx, callerOf(r.c), raw, time.Now())
+	var key broker.IdempotencyKey
+	if sub != nil && sub.CustomID != "" && len(sub.CustomID) <= MaxProducerBytes {
+		key = keyed(r.batch+"\x00"+sub.CustomID, raw)
+	}
 	if err != nil {
 		h.release()
 		l := inFlight{line: n, err: err}
-		if sub != nil && len(sub.CustomID) <= MaxProducerBytes {
+		if key.Value != "" {
 			l.customID = sub.CustomID
+		}
+		if v, ok := r.known(ctx, sub, key); ok {
+			l.err, l.known = nil, &v
 		}
 		return l
 	}
-	if sub.CustomID != "" {
-		job.Key = keyed(r.batch+"\x00"+sub.CustomID, raw)
-	}
+	job.Key = key
 	at := broker.LineAt(r.n, n)
 	job.Place = broker.BatchPlace{Batch: r.batch, Line: broker.LineName(sub.CustomID, at), At: at}
 	o := r.Admitter.Offer(ctx, job)

@@ -183,12 +183,7 @@ func (s *Server) ready(c echo.Context) error {
 }
 
 // parse reads a submission and turns it into a job.
-func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*broker.Job, error) {
-	_, job, err := s.parseBoth(ctx, who, body, receivedAt)
-	return job, err
-}
-
-func (s *Server) parseBoth(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*submission, *broker.Job, error) {
+func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*submission, *broker.Job, error) {
 	sub, err := decode(body)
 	if err != nil {
 		return nil, nil, err
@@ -208,6 +203,16 @@ func (s *Server) parseBoth(ctx context.Context, who caller, body []byte, receive
 	return sub, job, err
 }
 
+// known is the verdict of a submission that became a job before and cannot be
+// read as one again: its deadline_at has passed, say.
+func (s *Server) known(ctx context.Context, sub *submission, key broker.IdempotencyKey) (broker.Verdict, bool) {
+	if sub == nil || key.Value == "" {
+		return broker.Verdict{}, false
+	}
+	v, err := s.Admitter.Known(ctx, sub.Producer, key)
+	return v, err == nil // else what was wrong with the submission is the answer
+}
+
 func (s *Server) submit(c echo.Context) error {
 	receivedAt := time.Now()
 	if err := wantMedia(c.Request(), "application/json"); err != nil {
@@ -220,13 +225,17 @@ func (s *Server) submit(c echo.Context) error {
 	defer release()
 	bodyRead(c)
 	ctx := c.Request().Context()
-	job, err := s.parse(ctx, callerOf(c), body, receivedAt)
+	sub, job, err := s.parse(ctx, callerOf(c), body, receivedAt)
+	key, wrongKey := idempotencyKey(c.Request().Header)
 	if err != nil {
+		if v, ok := s.known(ctx, sub, keyed(key, body)); ok {
+			c.Response().Header().Set("Location", "/v1/jobs/"+v.JobID)
+			return c.JSON(http.StatusOK, verdict(&v))
+		}
 		return err
 	}
-	key, err := idempotencyKey(c.Request().Header)
-	if err != nil {
-		return err
+	if wrongKey != nil {
+		return wrongKey
 	}
 	job.Key = keyed(key, body)
 	faultpoint.Reach(faultpoint.Received)

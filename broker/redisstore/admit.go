@@ -5,8 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
 	"leeway/broker/flag"
@@ -119,12 +123,34 @@ const (
 )
 
 // storedKey is where an idempotency key is kept: each producer has its own.
-func storedKey(j *broker.Job) string {
-	if j.Key.Value == "" {
+func storedKey(producer string, key broker.IdempotencyKey) string {
+	if key.Value == "" {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(j.Producer + "\x00" + j.Key.Value))
+	sum := sha256.Sum256([]byte(producer + "\x00" + key.Value))
 	return hex.EncodeToString(sum[:16])
+}
+
+// KeyedJob is the job that a producer's idempotency key is bound to under the
+// same body; ErrNotFound: there is none.
+func (s *Store) KeyedJob(ctx context.Context, producer string, key broker.IdempotencyKey) (*broker.View, error) {
+	if key.Value == "" {
+		return nil, broker.ErrNotFound
+	}
+	asking, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	bound, err := s.rdb.Get(asking, s.key("idem", storedKey(producer, key))).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, broker.ErrNotFound
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	hash, id, _ := strings.Cut(bound, "|")
+	if hash != key.BodyHash {
+		return nil, broker.ErrNotFound
+	}
+	return s.Get(ctx, id)
 }
 
 // Admitted is the reply to one call of Admit.
@@ -180,7 +206,7 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		}
 		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, string(terms), spec, text)
 		if o.Job.Key.Value != "" {
-			args = append(args, storedKey(o.Job), o.Job.Key.BodyHash)
+			args = append(args, storedKey(o.Job.Producer, o.Job.Key), o.Job.Key.BodyHash)
 		}
 		if o.Job.Place.Batch != "" {
 			args = append(args, o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)

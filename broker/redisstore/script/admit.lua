@@ -308,7 +308,8 @@ while a <= #ARGV do
           redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
           redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
           -- a refused submission does not bind its key
-          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl)) end
+          -- and a bound one outlives the record of a job that nobody ends for long after its deadline
+          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl + extra)) end
           local urgency, accepted, live = int(deadline - reserve), int(now), live_key(path, producer)
           redis.call('ZADD', P .. ':waiting:' .. path, urgency, member)
           later(P .. ':age:' .. path, accepted, id)

@@ -1,0 +1,83 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A submission under a bound key is its job, also when its instant has passed
+// since. Another body is judged by itself.
+func TestKeyOutlivesItsDeadline(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		a.must(a.store.SyncClock(a.t.Context()))
+		at := time.UnixMilli(a.store.NowMS() + 10_000).UTC().Format(time.RFC3339Nano)
+		body := fmt.Sprintf(`{"text":"x","deadline_at":%q,"producer":"p"}`, at)
+		post := func(body, key string) (*answer, string) {
+			w := a.send(http.MethodPost, "/v1/jobs", body, "Content-Type", asJSON, HeaderIdempotencyKey, key)
+			var v Verdict
+			a.must(json.Unmarshal(w.Body.Bytes(), &v))
+			return w, v.JobID
+		}
+		first, id := post(body, "k")
+		line := fmt.Sprintf(`{"text":"x","deadline_at":%q,"custom_id":"one"}`, at)
+		batch := a.send(http.MethodPost, "/v1/jobs/batch", line, "Content-Type", ndJSON)
+		time.Sleep(20 * time.Second)
+		again, same := post(body, "k")
+		if first.Code != http.StatusAccepted || again.Code != http.StatusOK || same != id || again.Header().Get("Location") != "/v1/jobs/"+id ||
+			again.Body.String() != firstAsRepeated(t, first.Body.Bytes(), again.Body.Bytes()) {
+			t.Errorf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
+		}
+		for what, w := range map[string]*answer{
+			"another body":     func() *answer { w, _ := post(strings.Replace(body, `"x"`, `"y"`, 1), "k"); return w }(),
+			"another producer": func() *answer { w, _ := post(strings.Replace(body, `"p"`, `"q"`, 1), "k"); return w }(),
+			"another key":      func() *answer { w, _ := post(body, "l"); return w }(),
+			"no key":           a.submit(body),
+		} {
+			if w.Code != http.StatusBadRequest || w.reason() != ReasonInvalidField+" deadline_at" {
+				t.Errorf("%s: %d %s", what, w.Code, w.Body)
+			}
+		}
+		to := "/v1/batches/" + batch.Header().Get(HeaderBatchID)
+		repeated := a.send(http.MethodPost, to, line, "Content-Type", ndJSON)
+		var one, two BatchLine
+		a.must(json.Unmarshal(batch.Body.Bytes(), &one))
+		a.must(json.Unmarshal(repeated.Body.Bytes(), &two))
+		if one.Status != 202 || two.Status != 200 || two.Error != nil || two.JobID != one.JobID || two.CustomID != "one" {
+			t.Errorf("%s, then %s", batch.Body, repeated.Body)
+		}
+		var b Batch
+		a.must(json.Unmarshal(a.send(http.MethodGet, to, "").Body.Bytes(), &b))
+		if b.Lines != 1 || b.Admitted != 1 || b.Invalid != 0 {
+			t.Errorf("%+v", b)
+		}
+		// Once the record has lapsed the key names nothing.
+		a.redis.FlushAll()
+		a.live(2, 1)
+		if w, _ := post(body, "k"); w.Code != http.StatusBadRequest {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// firstAsRepeated is the first verdict with what a repetition leaves out: the
+// numbers of the pool that did not take the job.
+func firstAsRepeated(t *testing.T, first, again []byte) string {
+	t.Helper()
+	var a, b Verdict
+	if err := json.Unmarshal(first, &a); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(again, &b); err != nil {
+		t.Fatal(err)
+	}
+	a.NeedMS, a.QueueAgeMS = b.NeedMS, b.QueueAgeMS
+	raw, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw) + "\n"
+}
