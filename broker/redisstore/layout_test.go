@@ -90,7 +90,7 @@ func openLayout(t *testing.T, h *harness) {
 func (h *harness) stored() map[string]string {
 	h.t.Helper()
 	out := map[string]string{}
-	keys, err := h.rdb.Keys(bg, h.prefix+":*").Result()
+	keys, err := h.server().Keys(bg, h.prefix+":*").Result()
 	h.must(err)
 	for _, k := range keys {
 		switch kind := h.rdb.Type(bg, k).Val(); kind {
