@@ -114,6 +114,29 @@ func (b *Bound) open(s *PoolState) bool {
 		s.ClassQueueAgeMS < b.MaxClassQueueAgeMS
 }
 
+// RefusedUpToMS is the most slack with which a pool in state s, which has refused
+// job j under this bound, is sure to refuse a job that is like j otherwise. It
+// may be less than what is true; [Unbounded] where slack does not matter.
+//
+// Whoever has more slack stands behind no fewer jobs, so that it too needs what
+// j's place needs; and a rung that breaks for j breaks for everybody that it
+// binds, but for the first of the rungs, which each job's own need stretches.
+func (b *Bound) RefusedUpToMS(s *PoolState, j *Job) int64 {
+	switch {
+	case b.Path == Reject || s.Capacity <= 0 || s.Closed || s.ClassQueueAgeMS >= b.MaxClassQueueAgeMS:
+		return Unbounded
+	case b.ladder == nil || len(b.Rungs) == 0:
+		return b.slackMS
+	}
+	if need, _ := b.ladder.needAndWait(s.position(int64(s.Ahead)), j); need > b.slackMS {
+		return need - 1
+	}
+	if i := s.Break.Rung - 1; i > b.First && i < len(b.ladder.rungs) {
+		return b.ladder.rungs[i-1].AtMS - 1
+	}
+	return b.slackMS
+}
+
 // Bounds returns what each pool must look like to take a job with slackMS
 // left, in the order in which the pools are tried. With no slack there is no
 // such pool. The p95s and ladders are taken from s; nothing else of it is

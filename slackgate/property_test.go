@@ -66,6 +66,38 @@ func TestMoreSlackNeverRefuses(t *testing.T) {
 	})
 }
 
+// A refusal says of how much slack it holds.
+func TestRefusedUpTo(t *testing.T) {
+	var more, checks int
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		l, o := build(p), drawOrder(t)
+		slack := rapid.Int64Range(1, 100_000).Draw(t, "slack")
+		j := jobFor(&p, slack)
+		s := onePool(l, o, len(p.RunningMS), &j)
+		policy := Policy{FreeQueueAgeCutMS: Unbounded}
+		if res := Decide(s, j, policy, testNow); res.Admitted() {
+			return
+		}
+		b := Bounds(s, j, policy, slack)[0]
+		upTo := b.RefusedUpToMS(&s.Pools[Paid], &j)
+		checks++
+		if upTo <= slack {
+			return
+		}
+		more++
+		other := rapid.Int64Range(slack+1, min(upTo, 2_000_000)).Draw(t, "other slack")
+		for _, slack := range []int64{other, min(upTo, 2_000_000)} {
+			if res := decideOne(l, o, len(p.RunningMS), jobFor(&p, slack)); res.Admitted() {
+				t.Fatalf("refused up to %d, admitted with %d: %+v", upTo, slack, res)
+			}
+		}
+	})
+	if checks == 0 || more*2 < checks {
+		t.Errorf("%d of %d refusals hold for more slack", more, checks)
+	}
+}
+
 func TestLongerQueueNeverAdmits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPlan(t)

@@ -41,8 +41,8 @@ func kindOf(p *pending) kind {
 // refusal is what the store answered last to jobs of a kind, and how many of
 // them are refused.
 type refusal struct {
-	// What was refused: of a job with no more slack the same state says the
-	// same, because the rule never admits with less what it refuses with more.
+	// What was refused, and up to which slack: the rule never admits with less
+	// what it refuses with more.
 	at      time.Time // when the store was asked; zero: nothing stands
 	slackMS int64
 	state   slackgate.Snapshot
@@ -203,10 +203,16 @@ func (a *Admitter) learn(p *pending, adm *redisstore.Admission, at time.Time) {
 		a.fresh.kinds[k] = r
 	}
 	r.refused(time.Now())
-	if r.at.Equal(at) && p.offer.SlackMS < r.slackMS {
+	upTo, job := int64(slackgate.Unbounded), p.job.Gate(0)
+	for i := range p.offer.Bounds {
+		b := &p.offer.Bounds[i]
+		upTo = min(upTo, b.RefusedUpToMS(&adm.Pools[b.Path], &job))
+	}
+	upTo = max(upTo, p.offer.SlackMS)
+	if r.at.Equal(at) && upTo < r.slackMS {
 		return // the same call refused one with more
 	}
-	r.at, r.slackMS = at, p.offer.SlackMS
+	r.at, r.slackMS = at, upTo
 	r.state, r.class, r.limits = slackgate.Snapshot{Pools: adm.Pools}, p.class, p.limits
 	r.asked = [slackgate.NumPaths]bool{}
 	for i := range p.offer.Bounds {

@@ -23,6 +23,7 @@ import (
 	"github.com/labstack/echo/v4" //nolint:depguard // the yardstick: what echo alone serves
 	"github.com/redis/go-redis/v9"
 
+	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/broker/httpapi"
 	"leeway/cmd/internal/app"
@@ -136,17 +137,31 @@ func gatedAdmissions(t *testing.T, r *Report) {
 	}
 }
 
-// rejects: a pool that is full refuses.
+// rejects: a pool that is full refuses, jobs like any others and jobs with keys,
+// for each of which the store is asked.
 func rejects(t *testing.T, r *Report) {
 	g := newGate(t, 2, 1200)
 	for _, callers := range []int{16, 128} {
-		r.Measures = append(r.Measures, g.turns(fmt.Sprintf("reject / bare enqueue, %d callers", callers),
-			func() float64 { return rate(t, callers, g.enqueue) },
-			func() float64 {
-				g.fill(time.Minute)
-				return rate(t, callers, func(ctx context.Context, _ int) (int, error) { return g.submit(ctx, 30*time.Second, false) })
-			}))
+		for name, submit := range map[string]func(context.Context, int) (int, error){
+			"reject":                     func(ctx context.Context, _ int) (int, error) { return g.submit(ctx, 30*time.Second, false) },
+			"reject of a job with a key": func(ctx context.Context, _ int) (int, error) { return g.asked(ctx, 30*time.Second) },
+		} {
+			r.Measures = append(r.Measures, g.turns(fmt.Sprintf("%s / bare enqueue, %d callers", name, callers),
+				func() float64 { return rate(t, callers, g.enqueue) },
+				func() float64 { g.fill(time.Minute); return rate(t, callers, submit) }))
+		}
 	}
+}
+
+// asked offers a job with a key, which must be refused.
+func (g *gate) asked(ctx context.Context, deadline time.Duration) (int, error) {
+	j := job(deadline)
+	j.Key = broker.IdempotencyKey{Value: j.ID, BodyHash: "0123456789abcdef0123456789abcdef"}
+	v, err := g.adm.Submit(ctx, j)
+	if err == nil && v.Admitted() {
+		g.t.Errorf("verdict %+v", v)
+	}
+	return 1, err
 }
 
 // backlog is what one decision through the store costs with so many waiting,
@@ -154,7 +169,7 @@ func rejects(t *testing.T, r *Report) {
 func backlog(t *testing.T, r *Report) {
 	g := newGate(t, 2, 1200)
 	one := func() float64 {
-		return rate(t, 1, func(ctx context.Context, _ int) (int, error) { return g.submit(ctx, 3*time.Second, false) })
+		return rate(t, 1, func(ctx context.Context, _ int) (int, error) { return g.asked(ctx, 3*time.Second) })
 	}
 	for _, n := range []int{10_000, 1_000_000} {
 		var rates, bases []float64
@@ -172,7 +187,7 @@ func backlog(t *testing.T, r *Report) {
 // seed puts waiting jobs into the paid pool's order: what a decision reads, and
 // nothing else of them.
 func (g *gate) seed(n int) {
-	const piece = 50_000
+	const piece = 10_000
 	script := redis.NewScript(`
 local t = redis.call('TIME')[1] * 1000
 for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
@@ -182,7 +197,7 @@ for i = tonumber(ARGV[1]), tonumber(ARGV[2]) do
   redis.call('ZADD', KEYS[1] .. ':age:paid:summary', string.format('%.0f', t + i / 1000), id)
 end`)
 	for i := 0; i < n; i += piece {
-		err := script.Run(context.Background(), g.rdb, []string{"{" + prefix + "}"}, i, min(i+piece, n)-1).Err()
+		err := script.Run(context.Background(), g.servers[0], []string{"{" + prefix + "}"}, i, min(i+piece, n)-1).Err()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			g.t.Fatal(err)
 		}
@@ -326,22 +341,26 @@ func httpAdmissions(t *testing.T, r *Report) {
 	must(t, err)
 	bare := serveEcho(t, answer)
 	for _, callers := range []int{16, 128} {
-		side := func(addr string) func() float64 {
-			conns := make([]*conn, callers)
-			for i := range conns {
-				conns[i] = dial(t, addr)
+		r.Measures = append(r.Measures, a.turns(fmt.Sprintf("admission through HTTP / echo alone, %d callers", callers),
+			posts(t, bare, callers, req, http.StatusAccepted), posts(t, a.addr, callers, req, http.StatusAccepted)))
+	}
+}
+
+// posts is one side of a ratio: so many callers send the request, one keep-alive
+// connection each.
+func posts(t *testing.T, addr string, callers int, req []byte, want int) func() float64 {
+	conns := make([]*conn, callers)
+	for i := range conns {
+		conns[i] = dial(t, addr)
+	}
+	return func() float64 {
+		return rate(t, callers, func(_ context.Context, i int) (int, error) {
+			status, _, err := conns[i].post(req)
+			if err == nil && status != want {
+				err = fmt.Errorf("status %d", status)
 			}
-			return func() float64 {
-				return rate(t, callers, func(_ context.Context, i int) (int, error) {
-					status, _, err := conns[i].post(req)
-					if err == nil && status != http.StatusAccepted {
-						err = fmt.Errorf("status %d", status)
-					}
-					return 1, err
-				})
-			}
-		}
-		r.Measures = append(r.Measures, a.turns(fmt.Sprintf("admission through HTTP / echo alone, %d callers", callers), side(bare), side(a.addr)))
+			return 1, err
+		})
 	}
 }
 
@@ -377,6 +396,13 @@ func flood(t *testing.T, r *Report) {
 	a := newAPI(t, 2, 1200)
 	a.fill(time.Minute)
 	req := request("/v1/jobs", "application/json", submission(30*time.Second))
+	_, answer, err := dial(t, a.addr).post(req)
+	must(t, err)
+	refuse := posts(t, a.addr, 128, req, http.StatusTooManyRequests)
+	r.Measures = append(r.Measures, a.turns("reject through HTTP / echo alone, 128 callers",
+		posts(t, serveEcho(t, answer), 128, req, http.StatusAccepted), func() float64 { a.fill(time.Minute); return refuse() }))
+	a.clean()
+	a.fill(time.Minute)
 	var p50s, p99s []float64
 	for range *rounds {
 		took := make([][]float64, conns)

@@ -216,7 +216,7 @@ func newGate(t *testing.T, slots int, holdMS int64) *gate {
 func newGateOn(t *testing.T, url, prefix string, slots int, holdMS int64, servers ...*redistest.Server) *gate {
 	g := &gate{t: t, redis: servers[0], prefix: prefix, slots: slots, belief: slackgate.FixedBelief(holdMS, holdMS)}
 	for _, srv := range servers {
-		r := redis.NewClient(&redis.Options{Addr: srv.Addr()})
+		r := redis.NewClient(&redis.Options{Addr: srv.Addr(), ReadTimeout: time.Minute})
 		t.Cleanup(func() { _ = r.Close() })
 		g.servers = append(g.servers, r)
 	}
