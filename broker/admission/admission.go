@@ -328,8 +328,8 @@ func (a *Admitter) flush(batch []*pending) {
 	}()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
-	at := time.Now()
 	got, err := a.offer(context.Background(), batch)
+	at := time.Now()
 	if err != nil {
 		// Whoever is queued by now is told with it: with the store away, what is
 		// left of one call and the whole of the next would add up.

@@ -10,9 +10,11 @@ import (
 
 // When a submission is refused without asking the store.
 const (
-	// FreshFor is how long after it was asked a refusal of the store's stands
-	// for others of its class. A flag that opens, or a place that comes free,
-	// may go unseen for as long; nothing is ever admitted without asking.
+	// FreshFor is how long after it came a refusal of the store's stands for
+	// others of its class. A flag that opens, or a place that comes free, may go
+	// unseen for as long, and for the answer's way; nothing is ever admitted
+	// without asking. Counted from the question, a slow machine would never
+	// have a fresh answer in just the flood that makes it slow.
 	FreshFor = 20 * time.Millisecond
 	// FloodAt is how many jobs of a class must have been refused within FreshFor
 	// before others are refused without asking: below it, asking costs nobody
@@ -43,7 +45,7 @@ func kindOf(p *pending) kind {
 type refusal struct {
 	// What was refused, and up to which slack: the rule never admits with less
 	// what it refuses with more.
-	at      time.Time // when the store was asked; zero: nothing stands
+	at      time.Time // when the answer came; zero: nothing stands
 	slackMS int64
 	state   slackgate.Snapshot
 	class   ClassSettings
@@ -177,7 +179,8 @@ func (a *Admitter) anyUntold() bool {
 	return len(a.fresh.counted[slackgate.Paid])+len(a.fresh.counted[slackgate.Free]) > 0
 }
 
-// learn keeps what a call that was made at some time answered to a job.
+// learn keeps what was answered to a job by a call whose answer came at some
+// time.
 func (a *Admitter) learn(p *pending, adm *redisstore.Admission, at time.Time) {
 	a.fresh.mu.Lock()
 	defer a.fresh.mu.Unlock()
