@@ -41,6 +41,16 @@ drill: ## a drill in one process, with its report in bin/drill-NAME.html (NAME=b
 	@mkdir -p bin
 	$(STATIC) $(GO) run ./cmd/leeway drill $(NAME) --html bin/drill-$(NAME).html --json bin/drill-$(NAME).json $(ARGS)
 
+.PHONY: pictures
+pictures: setup ## the pictures of drills in docs/pictures, by chromium
+	@mkdir -p bin/chromium
+	for name in free-slow flap; do \
+		$(STATIC) $(GO) run ./cmd/leeway drill $$name --simulate --html bin/drill-$$name.html >bin/drill-$$name.txt && \
+		chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --no-first-run \
+			--user-data-dir=$(CURDIR)/bin/chromium --window-size=1040,2640 \
+			--screenshot=docs/pictures/drill-$$name.png file://$(CURDIR)/bin/drill-$$name.html 2>bin/chromium.log || exit; \
+	done
+
 .PHONY: build
 build: ## static binaries into bin/
 	$(STATIC) $(GO) build -o bin/ ./cmd/...

@@ -83,9 +83,9 @@ func Simulate(_ context.Context, p *Plan, seed uint64) (*Run, error) {
 	policy.Rescue = false // the plans' classes do not
 	if p.Policy == slackgate.Seed {
 		policy = simulate.SeedRecheck
-		policy.Cut = true // workers do
 	}
 	policy.Recheck = !p.RecheckOff
+	policy.Cut = policy.Recheck // workers do; without the check they wait for what comes
 	_, seen := simulate.Replay(sim.workload(), sim.service(), policy, seed)
 	return sim.run(seen), nil
 }

@@ -52,6 +52,9 @@ func effect(a, b spread) string {
 		return fmt.Sprintf("%+.4g (one run: noise unknown)", d)
 	}
 	floor := a.floor + b.floor
+	if d == 0 && floor == 0 {
+		return "no difference"
+	}
 	if math.Abs(d) <= floor {
 		return "within noise (floor ±" + number(floor) + ")"
 	}

@@ -113,6 +113,7 @@ func TestCompareNoise(t *testing.T) {
 		want string
 	}{
 		{side(190, 194), side(192, 196), "within noise (floor ±4)"},
+		{side(190, 190), side(190, 190), "no difference"},
 		{side(190, 194), side(194, 198), "within noise (floor ±4)"}, // 4 against 4
 		{side(190, 194), side(195, 199), "+5 (floor ±4)"},
 		{side(190, 194), side(170, 172), "-21 (floor ±3)"},
