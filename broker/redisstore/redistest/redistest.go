@@ -23,13 +23,21 @@ type Server struct {
 	args []string
 	cmd  *exec.Cmd
 	done chan struct{}
+	// Of a server whose power can be cut: what is preloaded into it, and where
+	// that notes what is on disk.
+	preload, synced string
 }
 
 // Start runs a redis-server with AOF and noeviction, and stops it with the
 // test. args are further options such as "--maxmemory", "10mb".
 func Start(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	s := &Server{t: tb, dir: tb.TempDir(), port: freePort(tb), args: args}
+	return start(tb, &Server{}, args)
+}
+
+func start(tb testing.TB, s *Server, args []string) *Server {
+	tb.Helper()
+	s.t, s.dir, s.port, s.args = tb, tb.TempDir(), freePort(tb), args
 	s.Run()
 	tb.Cleanup(s.Kill)
 	return s
@@ -57,6 +65,9 @@ func (s *Server) Run() {
 		"--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
 	}, s.args...)
 	s.cmd = exec.Command("redis-server", args...)
+	if s.preload != "" {
+		s.cmd.Env = append(os.Environ(), "LD_PRELOAD="+s.preload, "SYNCED_LOG="+s.synced)
+	}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
