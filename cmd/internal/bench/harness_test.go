@@ -57,6 +57,7 @@ var measures = []struct {
 	{"flood", flood},
 	{"backlog", backlog},
 	{"memory", memory},
+	{"durability", durability},
 	{"dispatch", dispatch},
 	{"worker", workerOverhead},
 	{"wide", widePool},
