@@ -105,15 +105,33 @@ var chaosFaults = []chaosFault{
 	}},
 	{"drain", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
 		o := &client.Order{Reason: "chaos"}
-		if _, err := c.client.Drain(context.Background(), "free", "", o); err != nil {
-			return func() {} // with Redis away too; nothing was drained, or it is resumed at the end
+		if err := c.order(func(ctx context.Context) error { _, err := c.client.Drain(ctx, "free", "", o); return err }); err != nil {
+			return func() {} // with Redis or the API away too; nothing was drained, or it is resumed at the end
 		}
-		return func() { _, _ = c.client.Resume(context.Background(), "free", "", o) }
+		return func() {
+			_ = c.order(func(ctx context.Context) error { _, err := c.client.Resume(ctx, "free", "", o); return err })
+		}
 	}},
 	{"flag", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
-		_, _ = c.client.SetFlag(context.Background(), brokerflag.AdmitFree, &client.FlagChange{Value: "0", Reason: "chaos", ForMS: 5000})
-		return func() { _, _ = c.client.ClearFlag(context.Background(), brokerflag.AdmitFree, "", "", "chaos") }
+		_ = c.order(func(ctx context.Context) error {
+			_, err := c.client.SetFlag(ctx, brokerflag.AdmitFree, &client.FlagChange{Value: "0", Reason: "chaos", ForMS: 5000})
+			return err
+		})
+		return func() {
+			_ = c.order(func(ctx context.Context) error {
+				_, err := c.client.ClearFlag(ctx, brokerflag.AdmitFree, "", "", "chaos")
+				return err
+			})
+		}
 	}},
+}
+
+// order gives an order of on-call, who does not wait long for an API that
+// stands still.
+func (c *chaos) order(give func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return give(ctx)
 }
 
 func (c *chaos) stopped(p *process) func() {
@@ -287,14 +305,14 @@ func runChaos(t *testing.T) {
 }
 
 // probesSettled waits for the rows of probes whose worker was killed. They belong
-// to no job whose end would settle them: they are settled as unknown five
-// minutes after they were due. A short run does not wait, and tells them apart.
+// to no job whose end would settle them: they are settled as unknown seconds
+// after they were due. A short run does not wait, and tells them apart.
 func (c *chaos) probesSettled() {
 	c.t.Helper()
 	if *chaosFor < time.Minute && *chaosJobs == 0 {
 		return
 	}
-	eventually(c.t, 8*time.Minute, "rows of killed probes settled", func() error {
+	eventually(c.t, 2*time.Minute, "rows of killed probes settled", func() error {
 		if n := c.openRows(); n > 0 {
 			return fmt.Errorf("%d rows are open", n)
 		}
@@ -392,9 +410,13 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
 		t.Logf("fault %-32s %d", name, c.faults[name])
 	}
+	calls := 0
+	for _, b := range c.labs {
+		calls += len(b.attempts())
+	}
 	t.Logf("answers %v", c.book.reasons())
-	chaosBalance = fmt.Sprintf("balance: seed %d, jobs %d of %d submissions, outcomes %v, lost %d, generated twice %d, open spend rows %d, leaked slots %d",
-		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, c.twice(rows), openJobs, leaked)
+	chaosBalance = fmt.Sprintf("balance: seed %d, jobs %d of %d submissions, outcomes %v, lost %d, calls %d, spend rows %d, generated twice %d, open spend rows %d, leaked slots %d",
+		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, calls, len(rows), c.twice(rows), openJobs, leaked)
 	if t.Failed() {
 		chaosBalance += fmt.Sprintf("; FAILED, again with -chaos.seed %d -chaos.for %v", *chaosSeed, *chaosFor)
 	}

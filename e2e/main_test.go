@@ -6,6 +6,7 @@
 package e2e_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,8 +17,17 @@ import (
 // bin is the folder with the binaries under test.
 var bin string
 
-// TestMain builds the binaries once, with the race detector.
+var built = flag.String("built", "", "folder with api, worker and leeway; empty: they are built, with the race detector")
+
+// TestMain builds the binaries once, with the race detector, unless it is told
+// where they are.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if *built != "" {
+		bin = *built
+		runAll(m)
+		return
+	}
 	dir, err := os.MkdirTemp("", "leeway-e2e-")
 	if err != nil {
 		panic(err)
@@ -31,6 +41,10 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(dir)
 		panic(fmt.Sprintf("go build: %v\n%s", err, out))
 	}
+	runAll(m)
+}
+
+func runAll(m *testing.M) {
 	m.Run()
 	if chaosBalance != "" {
 		fmt.Println(chaosBalance) //nolint:forbidigo // the last line of a chaos run, for the person who runs it
