@@ -3,9 +3,13 @@
 package e2e_test
 
 import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
+	"leeway/broker/redisstore/redistest"
 	"leeway/slackgate/simulate"
 )
 
@@ -46,4 +50,68 @@ func TestAcceptKills(t *testing.T) {
 		*chaosJobs, *chaosRate = 5000, 20
 	}
 	runChaos(t)
+}
+
+var (
+	durabilityKills = flag.Int("durability.kills", 8, "how often Redis dies under each setting")
+	durabilitySeed  = flag.Uint64("durability.seed", 1, "seed of the instants at which Redis dies")
+)
+
+var cut = deathOf{"power cut", func(s *redistest.Server) { s.CutPower() }}
+
+// everysecLoses is how far back a death may reach under "everysec": Redis lets a
+// sync take up to two seconds before it waits for it, and begins one a second.
+const everysecLoses = 3 * time.Second
+
+// TestAcceptRedisDies kills Redis, and cuts its power, again and again under
+// 200 submissions a second. With "always" no acknowledged job is missing. With
+// "everysec" what came last may be, and no more than that; what is left agrees
+// with itself.
+func TestAcceptRedisDies(t *testing.T) {
+	for _, fsync := range []string{"always", "everysec"} {
+		for _, how := range []deathOf{killed, cut} {
+			t.Run(fsync+" "+how.name, func(t *testing.T) {
+				d := dying(t, fsync, redistest.StartSynced)
+				rng := rand.New(rand.NewPCG(*durabilitySeed, 0))
+				var sum death
+				with := 0
+				for range *durabilityKills {
+					got := d.die(how, 1500*time.Millisecond+time.Duration(rng.IntN(1000))*time.Millisecond, 500*time.Millisecond)
+					sum.acknowledged += got.acknowledged
+					sum.missing += got.missing
+					sum.before = max(sum.before, got.before)
+					if got.missing > 0 {
+						with++
+					}
+				}
+				d.balanced()
+				unbooked := d.unbooked()
+				t.Logf("appendfsync %s, %d times %s: %d jobs acknowledged, %d missing after %d of the deaths, the oldest acknowledged %v before; %d calls without a spend row",
+					fsync, *durabilityKills, how.name, sum.acknowledged, sum.missing, with, sum.before.Round(time.Millisecond), unbooked)
+				if fsync == "always" && sum.missing+unbooked > 0 {
+					t.Errorf("%d acknowledged jobs are missing, %d calls have no spend row", sum.missing, unbooked)
+				}
+				if sum.before > everysecLoses {
+					t.Errorf("a job that was acknowledged %v before the death is missing", sum.before)
+				}
+			})
+		}
+	}
+}
+
+// unbooked is how many calls the backends saw that have no spend row.
+func (d *stack) unbooked() (n int) {
+	d.t.Helper()
+	booked := map[string]bool{}
+	for _, r := range d.rows() {
+		booked[fmt.Sprintf("%s-%d", r.JobID, r.Attempt)] = true
+	}
+	for _, b := range d.labs {
+		for _, a := range b.attempts() {
+			if !booked[a.RequestID] {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"text/template"
 	"time"
@@ -270,6 +271,9 @@ type stack struct {
 	faulty  string // the folder of the binaries started from now on; empty: the product's own
 
 	book book
+	// unheard are jobs of which a cancel got no answer: it may have been carried
+	// out, and then nobody wrote its line.
+	unheard sync.Map
 }
 
 // inMemory are options of a Redis that is not to die: without a disk to wait
@@ -280,11 +284,16 @@ var inMemory = []string{"--appendonly", "no"}
 // startAPI and startWorker do the rest. redisArgs default to inMemory.
 func deploy(t *testing.T, s settings, redisArgs ...string) *stack {
 	t.Helper()
-	d := &stack{t: t, labs: map[string]*backend{}}
 	if len(redisArgs) == 0 {
 		redisArgs = inMemory
 	}
-	d.redis = redistest.Start(t, redisArgs...)
+	return deployOver(t, s, redistest.Start(t, redisArgs...))
+}
+
+// deployOver is deploy over a Redis that the test has started itself.
+func deployOver(t *testing.T, s settings, redis *redistest.Server) *stack {
+	t.Helper()
+	d := &stack{t: t, labs: map[string]*backend{}, redis: redis}
 	s.RedisURL = d.redis.URL()
 	addLab := func(name string, ms, tail, slots int) string {
 		d.labs[name] = startLab(t, name, ms, tail, slots)
