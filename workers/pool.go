@@ -223,14 +223,20 @@ func (p *Pool) callable() bool {
 	return false
 }
 
+// heartbeatAgain is the part of a heartbeat after which one that could not be
+// written is tried again: the second in a row that fails would have the worker
+// forgotten.
+const heartbeatAgain = 10
+
 func (p *Pool) heartbeat(ctx context.Context) error {
-	tick := time.NewTicker(p.Heartbeat)
-	defer tick.Stop()
+	next := time.NewTimer(p.Heartbeat)
+	defer next.Stop()
+	failed := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-next.C:
 		}
 		if p.leaving.Load() {
 			return nil
@@ -241,8 +247,15 @@ func (p *Pool) heartbeat(ctx context.Context) error {
 		if !p.callable() {
 			show = func(ctx context.Context) error { return p.Store.Leave(ctx, p.worker) }
 		}
-		if err := show(ctx); err != nil && ctx.Err() == nil {
+		begun := time.Now()
+		err := show(ctx)
+		if err != nil && ctx.Err() == nil && !failed {
 			p.Log.Warn("heartbeat not written", "path", p.Path.String(), "error", err)
+		}
+		if failed = err != nil; failed {
+			next.Reset(p.Heartbeat / heartbeatAgain)
+		} else {
+			next.Reset(p.Heartbeat - min(time.Since(begun), p.Heartbeat))
 		}
 	}
 }
