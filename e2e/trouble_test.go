@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -40,7 +41,14 @@ func TestRedisTroubles(t *testing.T) {
 		{broker.TroubleFull, func() { set("CONFIG", "SET", "maxmemory", "1") }, func() { set("CONFIG", "SET", "maxmemory", "0") }},
 		{broker.TroubleReadOnly, func() { set("REPLICAOF", "127.0.0.1", "1") }, func() { set("REPLICAOF", "NO", "ONE") }},
 	} {
-		inFlight := d.admit(client.Job{Class: "paid-only", Text: text})
+		// A job that a trouble has kept long makes the pool look slow for a while.
+		var inFlight *submission
+		eventually(t, 20*time.Second, "a job is admitted", func() error {
+			if inFlight = d.submit(client.Job{Class: "paid-only", Text: text}); !inFlight.admitted() {
+				return errors.New(string(inFlight.reason()))
+			}
+			return nil
+		})
 		d.labs["lab-paid"].busy(1)
 		tt.begin()
 		var slowest time.Duration
