@@ -128,12 +128,10 @@ func (o Outcome) Miss() bool {
 	return o != OutcomeUsable && o != OutcomeCancelled
 }
 
-// Success reports whether the backend's reply looked like a success when it
-// came: an answer arrived, whether or not anybody could still use it. It is
-// the number that must never be shown without the usable one beside it.
-func (o Outcome) Success() bool {
-	return o == OutcomeUsable || o == OutcomeLate || o == OutcomeEmpty
-}
+// Success reports whether an answer came, whether or not anybody could still
+// use it. An empty one is none, whatever its status said. It is the number that must never be shown without the usable one
+// beside it.
+func (o Outcome) Success() bool { return o == OutcomeUsable || o == OutcomeLate }
 
 // Cause says why a promise was missed.
 type Cause string

@@ -160,8 +160,8 @@ func (r *Run) count(warmupMS int64) {
 			continue
 		}
 		m["most_over_ms"] = max(m["most_over_ms"], float64(j.OverMS))
-		if j.Outcome == broker.OutcomeUsable || j.Outcome == broker.OutcomeLate {
-			m["success"]++ // an answer came; an empty one is none, whatever its status said
+		if j.Outcome.Success() {
+			m["success"]++
 		}
 		switch j.Outcome {
 		case broker.OutcomeUsable:
