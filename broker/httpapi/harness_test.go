@@ -108,6 +108,7 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 			Latency:     func(slackgate.Path) measure.Measured { return measure.Measured{} },
 		})
 		defer func() {
+			synctest.Wait() // whoever asked the store has its answer
 			_ = a.group.Stop()
 			_ = rdb.Close()
 			a.redis.Close()
