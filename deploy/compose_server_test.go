@@ -242,6 +242,16 @@ func listens(t *testing.T, variable string) string {
 	return m[1]
 }
 
+// control is the port of a lab's control, as its command has it.
+func (p *project) control(t *testing.T, lab string) string {
+	command := p.Services[lab].Command
+	i := slices.Index(command, "--control")
+	if i < 0 || i+1 == len(command) {
+		t.Fatalf("%s has no control: %v", lab, command)
+	}
+	return strings.TrimPrefix(command[i+1], ":")
+}
+
 // ports checks that what is published is what the code listens on, on loopback
 // alone, and nothing twice.
 func (p *project) ports(t *testing.T) {
@@ -254,6 +264,8 @@ func (p *project) ports(t *testing.T) {
 	want := map[string][]string{
 		"api": {api, apiMetrics}, "worker-paid": {workerMetrics}, "worker-free": {workerMetrics},
 		"prometheus": {"9090"}, "grafana": {"3000"},
+		// where a drill switches faults on
+		"lab-paid": {p.control(t, "lab-paid")}, "lab-free": {p.control(t, "lab-free")},
 	}
 	published := map[string]string{}
 	for name, s := range p.Services {
