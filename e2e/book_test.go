@@ -18,6 +18,7 @@ import (
 	"leeway/broker/httpapi"
 	"leeway/slackgate"
 	"leeway/workers"
+	"leeway/workers/lab"
 	"leeway/workers/lab/extract"
 )
 
@@ -164,17 +165,11 @@ func (d *stack) outcomes() map[broker.Outcome]int {
 	return out
 }
 
-// rows reads the spend ledger; no row may be open once every job has ended.
+// rows reads the spend ledger; no row may stay open once every job has ended.
 func (d *stack) rows() []broker.SpendRow {
 	d.t.Helper()
-	settled, open, err := d.client.Spend(context.Background())
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	if len(open) > 0 {
-		d.t.Errorf("%d spend rows are open after every job has ended: %+v", len(open), open)
-	}
-	return settled
+	rows, _, _ := d.still()
+	return rows
 }
 
 // rules say what an audit may forgive.
@@ -191,17 +186,16 @@ type rules struct {
 // each other, after every job has ended.
 func (d *stack) audit(r rules) {
 	d.t.Helper()
-	rows := d.rows()
+	rows, calls, pages := d.still()
 	misses, err := d.client.Misses(context.Background())
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	pages := d.metrics()
 	if len(pages) == 0 {
 		d.t.Fatal("no process to ask for metrics")
 	}
 	d.auditOutcomes(rows, misses, r)
-	d.auditAttempts(rows, r)
+	d.auditAttempts(rows, calls, r)
 	for p, pg := range pages {
 		auditShared(d.t, p.name, pg, rows, misses)
 	}
@@ -209,6 +203,42 @@ func (d *stack) audit(r rules) {
 		d.auditTotals(pages)
 	}
 	d.auditLog(r)
+}
+
+// calls are what each backend has seen, by its name.
+func (d *stack) calls() map[string][]lab.Attempt {
+	out := map[string][]lab.Attempt{}
+	for name, b := range d.labs {
+		out[name] = b.attempts()
+	}
+	return out
+}
+
+func count(calls map[string][]lab.Attempt) (n int) {
+	for _, c := range calls {
+		n += len(c)
+	}
+	return n
+}
+
+// still is what ledger, backends and processes say of one state: probes of a
+// pool that its own measurement has closed come and go when every job has ended.
+func (d *stack) still() ([]broker.SpendRow, map[string][]lab.Attempt, map[*process]page) {
+	d.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		before := d.calls()
+		rows, open, err := d.client.Spend(context.Background())
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		pages := d.metrics()
+		if len(open) == 0 && count(d.calls()) == count(before) {
+			return rows, before, pages
+		}
+		if time.Now().After(end) {
+			d.t.Fatalf("%d spend rows are open long after every job has ended, or calls go on: %+v", len(open), open)
+		}
+	}
 }
 
 // auditOutcomes: one outcome each, one spend row an attempt, one miss row a miss.
@@ -265,7 +295,7 @@ func (d *stack) auditOutcomes(rows []broker.SpendRow, misses []broker.MissRow, r
 const notCalled = "not_called"
 
 // auditAttempts: what the backends saw is what was booked, one to one.
-func (d *stack) auditAttempts(rows []broker.SpendRow, r rules) {
+func (d *stack) auditAttempts(rows []broker.SpendRow, calls map[string][]lab.Attempt, r rules) {
 	d.t.Helper()
 	byID := map[string]*broker.SpendRow{}
 	for i := range rows {
@@ -277,8 +307,7 @@ func (d *stack) auditAttempts(rows []broker.SpendRow, r rules) {
 	}
 	seen := map[string]bool{}
 	called := map[string]int{} // by backend
-	for name, b := range d.labs {
-		attempts := b.attempts()
+	for name, attempts := range calls {
 		called[name] = len(attempts)
 		for _, a := range attempts {
 			row := byID[a.RequestID]

@@ -376,7 +376,7 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	}
 	c.auditOutcomes(rows, misses, rules{unanswered: c.ghosts})
 	// A call that was taken back, or met nobody, may not have reached its backend.
-	c.auditAttempts(rows, rules{uncalled: func(r *broker.SpendRow) bool {
+	c.auditAttempts(rows, c.calls(), rules{uncalled: func(r *broker.SpendRow) bool {
 		return slices.Contains([]string{"lost", "connect", "cancelled"}, r.Result)
 	}})
 	leaked := c.leaked()

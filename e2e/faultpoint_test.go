@@ -155,7 +155,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.auditOutcomes(rows, misses, rules{})
-			d.auditAttempts(rows, rules{uncalled: lost})
+			d.auditAttempts(rows, d.calls(), rules{uncalled: lost})
 			for p, pg := range d.metrics() {
 				auditShared(t, p.name, pg, rows, misses)
 			}

@@ -297,7 +297,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.auditOutcomes(rows, misses, rules{})
-	u.auditAttempts(rows, rules{uncalled: lost})
+	u.auditAttempts(rows, u.calls(), rules{uncalled: lost})
 	for p, pg := range u.metrics() {
 		auditShared(t, p.name, pg, rows, misses)
 	}
