@@ -136,8 +136,8 @@ func (c *submitCmd) prepare(d *document) {
 // document is to be offered again, and when.
 func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at time.Time) {
 	if l.Error == nil {
-		d.verdict, d.job.Text = l.Verdict, "" // it is the store's by now
-		c.note(func(t *counts) { t.admitted++ })
+		d.job.Text = "" // it is the store's by now
+		c.note(func(t *counts) { t.admitted, d.verdict = t.admitted+1, l.Verdict })
 		c.printf("-> %-16s slack %d ms, predicted wait %d ms  %s  %s\n", l.Path, l.SlackMS, l.PredictedWaitMS, l.JobID, d.name)
 		return false, time.Time{}
 	}
@@ -164,15 +164,19 @@ func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at t
 	return false, time.Time{}
 }
 
-// outcome takes note of a document's end; view is nil when it is not known.
+// outcome takes note of a document's end; view is nil when it is not known. An
+// end may be told before the verdict is: the two come over connections of their
+// own.
 func (c *submitCmd) outcome(d *document, view *broker.View) {
+	var verdict *httpapi.Verdict
 	if view == nil {
-		c.note(func(t *counts) { t.failed++ })
+		c.note(func(t *counts) { t.failed, verdict = t.failed+1, d.verdict })
 		c.printf("<- unknown           %s: its record is gone\n", d.name)
-		c.keep(&result{Name: d.name, Verdict: d.verdict, Error: "the job's record is gone"})
+		c.keep(&result{Name: d.name, Verdict: verdict, Error: "the job's record is gone"})
 		return
 	}
 	c.note(func(t *counts) {
+		verdict = d.verdict
 		if view.Outcome == broker.OutcomeUsable {
 			t.usable++
 		} else {
@@ -183,7 +187,7 @@ func (c *submitCmd) outcome(d *document, view *broker.View) {
 	if c.Out == "" && view.Answer != "" {
 		c.printf("   %s\n", strings.ReplaceAll(strings.TrimSpace(view.Answer), "\n", "\n   "))
 	}
-	c.keep(&result{Name: d.name, Verdict: d.verdict, Job: view})
+	c.keep(&result{Name: d.name, Verdict: verdict, Job: view})
 }
 
 func (c *submitCmd) note(change func(*counts)) {
