@@ -48,7 +48,11 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...WebhookDue) ([]WebhookDu
 	defer cancel()
 	var clock *redis.TimeCmd
 	next := make([]*redis.ZSliceCmd, len(due))
-	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+	node, err := s.node(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, err = node.Pipelined(ctx, func(p redis.Pipeliner) error {
 		clock = p.Time(ctx)
 		for i := range due {
 			next[i] = p.ZRangeWithScores(ctx, s.key("webhooks", due[i].Producer), 0, 0)
