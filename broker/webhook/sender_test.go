@@ -24,37 +24,10 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/pipenet"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
-
-// pipes is a listener whose connections are in memory, for virtual time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
 
 // told is a message that a target was sent.
 type told struct {
@@ -111,7 +84,7 @@ func build(t *testing.T, answers map[string]http.HandlerFunc) *town {
 func (w *town) serve(name string, answer http.HandlerFunc) *http.Transport {
 	verify, err := standardwebhooks.NewWebhook(secret)
 	must(w.t, err)
-	l := &pipes{make(chan net.Conn), make(chan struct{})}
+	l := pipenet.Listen()
 	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		one := told{id: r.Header.Get("webhook-id"), at: time.Now()}
@@ -136,7 +109,7 @@ func (w *town) serve(name string, answer http.HandlerFunc) *http.Transport {
 			w.t.Errorf("%s: %v", name, err)
 		}
 	})
-	return &http.Transport{DialContext: l.dial, MaxIdleConnsPerHost: MostAtOnce}
+	return &http.Transport{DialContext: l.DialContext, MaxIdleConnsPerHost: MostAtOnce}
 }
 
 func must(t *testing.T, err error) {

@@ -16,27 +16,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"leeway/broker/pipenet"
 	"leeway/workers/backend"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// pipes is a listener of in-memory connections.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
 // seen is one request as the backend saw it.
 type seen struct {
@@ -78,16 +62,8 @@ func (w *world) backend(name string, play reply) backend.Config {
 		}
 		return backend.Config{Name: name, BaseURL: "http://" + name, Model: "model-" + name, Transport: tr}
 	}
-	l := &pipes{make(chan net.Conn), make(chan struct{})}
-	tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		client, server := net.Pipe()
-		select {
-		case l.conns <- server:
-			return client, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	l := pipenet.Listen()
+	tr.DialContext = l.DialContext
 	srv := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		var body struct {
 			Model string `json:"model"`

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker/pipenet"
 	"leeway/workers/backend"
 	"leeway/workers/lab"
-	"leeway/workers/lab/pipenet"
 )
 
 // labBackend starts a lab backend inside the bubble and returns the client's

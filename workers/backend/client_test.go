@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"leeway/broker/pipenet"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -205,7 +207,7 @@ func TestCancelled(t *testing.T) {
 // broke. A second generation must not happen behind the ledger's back.
 func TestNoSilentSecondCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := listenPipes()
+		l := pipenet.Listen()
 		calls := 0
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			calls++
@@ -222,7 +224,7 @@ func TestNoSilentSecondCall(t *testing.T) {
 		go func() { _ = srv.Serve(l) }()
 		defer func() { _ = srv.Close() }()
 		tr := newTransport()
-		tr.DialContext = l.dial
+		tr.DialContext = l.DialContext
 		c, _ := New(Config{Name: "b", BaseURL: "http://h", Model: "m", Transport: tr})
 		defer tr.CloseIdleConnections()
 		req := Request{Text: "x", IdempotencyKey: "k"}
@@ -242,7 +244,7 @@ func TestNoSilentSecondCall(t *testing.T) {
 func TestConnectionIsReused(t *testing.T) {
 	for _, d := range dialects {
 		synctest.Test(t, func(t *testing.T) {
-			l := listenPipes()
+			l := pipenet.Listen()
 			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", d.contentType)
 				(&out{w, r}).send(d.text("x"), d.end(FinishStop, 1, 1), d.terminator)
@@ -251,7 +253,7 @@ func TestConnectionIsReused(t *testing.T) {
 			defer func() { _ = srv.Close() }()
 			dials := 0
 			tr := newTransport()
-			tr.DialContext = func(ctx context.Context, n, a string) (net.Conn, error) { dials++; return l.dial(ctx, n, a) }
+			tr.DialContext = func(ctx context.Context, n, a string) (net.Conn, error) { dials++; return l.DialContext(ctx, n, a) }
 			defer tr.CloseIdleConnections()
 			c, _ := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", Transport: tr})
 			for range 5 {

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"leeway/broker/pipenet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -122,38 +123,6 @@ var ollamaDialect = dialect{
 
 var dialects = []*dialect{&openAIDialect, &anthropicDialect, &ollamaDialect}
 
-// pipes is a listener of in-memory connections, so that client and server run
-// inside a bubble of virtual time.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func listenPipes() *pipes { return &pipes{make(chan net.Conn), make(chan struct{})} }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (p *pipes) Close() error   { close(p.closed); return nil }
-func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
-
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case p.conns <- server:
-		return client, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-p.closed:
-		return nil, errors.New("connection refused")
-	}
-}
-
 // out writes a response piece by piece.
 type out struct {
 	w http.ResponseWriter
@@ -200,7 +169,7 @@ func call(t *testing.T, cfg Config, req Request, deadline time.Duration, d *dial
 	t.Helper()
 	var g got
 	synctest.Test(t, func(t *testing.T) {
-		l := listenPipes()
+		l := pipenet.Listen()
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			g.reqBody, _ = io.ReadAll(r.Body)
 			g.reqHeader = r.Header.Clone()
@@ -212,7 +181,7 @@ func call(t *testing.T, cfg Config, req Request, deadline time.Duration, d *dial
 		})}
 		go func() { _ = srv.Serve(l) }()
 		tr := newTransport()
-		tr.DialContext = l.dial
+		tr.DialContext = l.DialContext
 		cfg.Name, cfg.Protocol, cfg.BaseURL, cfg.Model, cfg.Transport = "b", d.protocol, "http://backend/v1", "m", tr
 		c, err := New(cfg)
 		if err != nil {

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"leeway/broker/pipenet"
 	"leeway/workers/backend"
 	"leeway/workers/lab"
-	"leeway/workers/lab/pipenet"
 )
 
 const text = "The gate compares what a job must wait with the slack it has left. It refuses what cannot finish. " +

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"leeway/workers/lab/pipenet"
+	"leeway/broker/pipenet"
 )
 
 // call makes a control request and returns its status and body.

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"leeway/workers/lab/pipenet"
+	"leeway/broker/pipenet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

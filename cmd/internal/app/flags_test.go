@@ -20,8 +20,8 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/pipenet"
 	"leeway/slackgate"
-	"leeway/workers/lab/pipenet"
 )
 
 // second starts another API replica on the same store and returns a client of

@@ -14,9 +14,9 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/pipenet"
 	"leeway/slackgate"
 	"leeway/workers/lab"
-	"leeway/workers/lab/pipenet"
 )
 
 // The article's callers: 32 at once, each of whom leaves after 700 ms. All but

@@ -18,10 +18,10 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/pipenet"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
 	"leeway/workers/lab"
-	"leeway/workers/lab/pipenet"
 )
 
 // StageOptions describe a [Stage].

@@ -12,9 +12,9 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/pipenet"
 	"leeway/broker/webhook"
 	"leeway/slackgate"
-	"leeway/workers/lab/pipenet"
 )
 
 // receiver is a webhook target over in-memory connections. It answers with one

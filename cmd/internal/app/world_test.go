@@ -21,10 +21,10 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/httpapi"
+	"leeway/broker/pipenet"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
 	"leeway/workers/lab"
-	"leeway/workers/lab/pipenet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
