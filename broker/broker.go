@@ -129,8 +129,8 @@ func (o Outcome) Miss() bool {
 }
 
 // Success reports whether an answer came, whether or not anybody could still
-// use it. An empty one is none, whatever its status said. It is the number that must never be shown without the usable one
-// beside it.
+// use it. An empty one is none, whatever its status said. It is the number that
+// must never be shown without the usable one beside it.
 func (o Outcome) Success() bool { return o == OutcomeUsable || o == OutcomeLate }
 
 // Cause says why a promise was missed.

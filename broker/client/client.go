@@ -98,7 +98,8 @@ type SpendPage struct {
 	Open []broker.SpendRow `json:"open"`
 }
 
-// Spend reads the whole spend ledger: settled rows and open ones.
+// Spend reads the whole spend ledger: settled rows and open ones. A row that is
+// settled meanwhile may be among both, and is never among neither.
 func (c *Client) Spend(ctx context.Context) (settled, open []broker.SpendRow, err error) {
 	for cursor := ""; ; {
 		var p SpendPage

@@ -167,20 +167,21 @@ func (s *Server) spend(c echo.Context) error {
 		return streamRows(s, c, a, ledger.SpendHeader, ledger.SpendRecord, s.Store.SpendRows)
 	}
 	ctx := c.Request().Context()
-	page, err := s.Store.SpendRows(ctx, a.filter, a.cursor, a.limit)
-	if err != nil {
-		return err
-	}
-	out := struct {
+	var out struct {
 		*redisstore.Page[broker.SpendRow]
 		Open []broker.SpendRow `json:"open,omitempty"`
-	}{Page: page}
+	}
 	if a.cursor == "" {
+		// Read first: a row that is settled meanwhile is then in both lists, and
+		// not in neither.
 		open, err := s.Store.OpenSpendRows(ctx)
 		if err != nil {
 			return err
 		}
 		out.Open = slices.DeleteFunc(open, func(r broker.SpendRow) bool { return !a.filter.WantsSpend(&r) })
+	}
+	if out.Page, err = s.Store.SpendRows(ctx, a.filter, a.cursor, a.limit); err != nil {
+		return err
 	}
 	return c.JSON(http.StatusOK, out)
 }
