@@ -172,6 +172,20 @@ func (d *stack) rows() []broker.SpendRow {
 	return rows
 }
 
+// balanced holds the ledgers against each other.
+func (d *stack) balanced() {
+	d.t.Helper()
+	report, err := d.client.CheckLedgers(context.Background())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, item := range report.Items {
+		if !item.OK {
+			d.t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
+		}
+	}
+}
+
 // rules say what an audit may forgive.
 type rules struct {
 	// uncalled is true for a spend row that no backend needs to have seen: a
@@ -186,6 +200,18 @@ type rules struct {
 // each other, after every job has ended.
 func (d *stack) audit(r rules) {
 	d.t.Helper()
+	pages := d.auditBooks(r)
+	if r.unanswered == 0 {
+		d.auditTotals(pages)
+	}
+	d.auditLog(r)
+}
+
+// auditBooks is the part of an audit that a process may die in: what it counted
+// alone and logged is gone with it, and the books are not. It returns what the
+// processes said.
+func (d *stack) auditBooks(r rules) map[*process]page {
+	d.t.Helper()
 	rows, calls, pages := d.still()
 	misses, err := d.client.Misses(context.Background())
 	if err != nil {
@@ -199,10 +225,7 @@ func (d *stack) audit(r rules) {
 	for p, pg := range pages {
 		auditShared(d.t, p.name, pg, rows, misses)
 	}
-	if r.unanswered == 0 {
-		d.auditTotals(pages)
-	}
-	d.auditLog(r)
+	return pages
 }
 
 // calls are what each backend has seen, by its name.

@@ -383,15 +383,7 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	for p, pg := range c.metrics() {
 		auditShared(t, p.name, pg, rows, misses)
 	}
-	report, err := c.client.CheckLedgers(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, item := range report.Items {
-		if !item.OK {
-			t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
-		}
-	}
+	c.balanced()
 	byID, _ := c.jobLines()
 	for id, lines := range byID {
 		if len(lines) > 1 {

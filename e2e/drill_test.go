@@ -110,15 +110,7 @@ func (d *stack) undone() {
 		}
 		return nil
 	})
-	report, err := d.client.CheckLedgers(d.t.Context())
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	for _, i := range report.Items {
-		if !i.OK {
-			d.t.Errorf("%s: %s", i.Detail, strings.Join(i.Problems, "; "))
-		}
-	}
+	d.balanced()
 }
 
 // TestDrill drills a deployment by its address: what is known of the jobs comes

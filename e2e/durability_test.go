@@ -148,20 +148,6 @@ func (b *book) forget(s *submission) {
 	b.subs = slices.DeleteFunc(b.subs, func(o *submission) bool { return o == s })
 }
 
-// balanced holds the ledgers against each other.
-func (d *stack) balanced() {
-	d.t.Helper()
-	report, err := d.client.CheckLedgers(context.Background())
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	for _, item := range report.Items {
-		if !item.OK {
-			d.t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
-		}
-	}
-}
-
 // TestRedisKilledAt200 kills Redis under 200 submissions a second, with every
 // write on disk before it is acknowledged: no acknowledged job is missing, and
 // every book agrees with every other.

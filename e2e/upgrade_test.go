@@ -291,31 +291,14 @@ func TestRollingUpgrade(t *testing.T) {
 			t.Errorf("job %s of layout %s has %q in the next version's field", s.verdict.JobID, r["v"], r["next"])
 		}
 	}
-	rows := u.rows()
-	misses, err := u.client.Misses(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.auditOutcomes(rows, misses, rules{})
-	u.auditAttempts(rows, u.calls(), rules{uncalled: lost})
-	for p, pg := range u.metrics() {
-		auditShared(t, p.name, pg, rows, misses)
-	}
+	u.auditBooks(rules{uncalled: lost})
 	byID, _ := u.jobLines()
 	for id, lines := range byID {
 		if len(lines) > 1 {
 			t.Errorf("job %s has %d log lines", id, len(lines))
 		}
 	}
-	report, err := u.client.CheckLedgers(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, item := range report.Items {
-		if !item.OK {
-			t.Errorf("ledgers check: %s: %s %v", item.Name, item.Detail, item.Problems)
-		}
-	}
+	u.balanced()
 }
 
 // TestClosedLayout: a store whose layout is closed to this version. Running
