@@ -18,17 +18,11 @@ const layoutAgain = time.Second
 // process starts, as it does with the store away, and a loop goes on asking. In
 // between every script refuses by itself.
 func (b *base) agreeOnLayout() error {
-	version, err := b.store.Agree(context.Background())
-	var layout *redisstore.LayoutError
-	switch {
-	case errors.As(err, &layout):
-		return layout
-	case err != nil:
+	agreed, err := b.agree(context.Background())
+	if !agreed && err == nil {
 		b.background.Go("layout", b.agreeLater)
-	default:
-		b.sayLayout(version)
 	}
-	return nil
+	return err
 }
 
 func (b *base) agreeLater(ctx context.Context) error {
@@ -36,16 +30,24 @@ func (b *base) agreeLater(ctx context.Context) error {
 		if err := background.Sleep(ctx, layoutAgain); err != nil {
 			return err
 		}
-		version, err := b.store.Agree(ctx)
-		var layout *redisstore.LayoutError
-		switch {
-		case errors.As(err, &layout):
-			return layout
-		case err == nil:
-			b.sayLayout(version)
-			return nil
+		if agreed, err := b.agree(ctx); agreed || err != nil {
+			return err
 		}
 	}
+}
+
+// agree asks the store once. It is false without an error where the store does
+// not answer.
+func (b *base) agree(ctx context.Context) (bool, error) {
+	version, err := b.store.Agree(ctx)
+	if layout, ok := errors.AsType[*redisstore.LayoutError](err); ok {
+		return false, layout
+	}
+	if err != nil {
+		return false, nil //nolint:nilerr // it is asked again
+	}
+	b.sayLayout(version)
+	return true, nil
 }
 
 // sayLayout tells when another version has run here: an upgrade is under way, or
