@@ -51,25 +51,28 @@ func TestEmptyIsNoSuccess(t *testing.T) {
 	}
 }
 
-// What free-slow shows does not depend on where in a free call the fault begins.
-func TestFreeSlowAnyPhase(t *testing.T) {
-	for shift := int64(0); shift < 4000; shift += 400 {
-		p, err := Named("free-slow")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Arrivals[0].ForMS += shift
-		for i := range p.Events {
-			p.Events[i].AtMS += shift
-		}
-		r, err := Simulate(context.Background(), p, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Judge(p)
-		for _, v := range r.Verdicts {
-			if !v.OK {
-				t.Errorf("%d ms later: %s is %g", shift, v.Threshold, *v.Value)
+// What free-slow and free-held show does not depend on where in a free call the
+// fault begins.
+func TestFreeFaultsAnyPhase(t *testing.T) {
+	for _, name := range []string{"free-slow", "free-held"} {
+		for shift := int64(0); shift < 4000; shift += 400 {
+			p, err := Named(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Arrivals[0].ForMS += shift
+			for i := range p.Events {
+				p.Events[i].AtMS += shift
+			}
+			r, err := Simulate(context.Background(), p, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Judge(p)
+			for _, v := range r.Verdicts {
+				if !v.OK {
+					t.Errorf("%s, %d ms later: %s is %g", name, shift, v.Threshold, *v.Value)
+				}
 			}
 		}
 	}
