@@ -5,19 +5,27 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"leeway/broker/httpapi"
 )
 
-// advice is what to do next about an error; empty where the error says it all.
-func advice(err error) string {
+// advice is what to do next about a command's error; empty where the error says
+// it all.
+func advice(command string, err error) string {
 	if p, ok := errors.AsType[*httpapi.Problem](err); ok {
 		return problemAdvice(p)
 	}
-	if _, ok := errors.AsType[*url.Error](err); ok {
-		return "is the API running there? `api --embedded` starts one to try things out; --api or LEEWAY_API says where it is"
+	if _, ok := errors.AsType[*url.Error](err); !ok {
+		return ""
 	}
-	return ""
+	switch first, _, _ := strings.Cut(command, " "); first {
+	case "drill":
+		return "is the API running there? --url says where it is, and without it the drill starts a Leeway of its own"
+	case "healthcheck": // the address is all that it was given
+		return ""
+	}
+	return "is the API running there? `api --embedded` starts one to try things out; --api or LEEWAY_API says where it is"
 }
 
 func problemAdvice(p *httpapi.Problem) string {

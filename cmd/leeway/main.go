@@ -62,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return int(exit)
 	case err != nil:
 		_, _ = fmt.Fprintln(stderr, "leeway:", err)
-		if next := advice(err); next != "" {
+		if next := advice(k.Command(), err); next != "" {
 			_, _ = fmt.Fprintln(stderr, "  "+next)
 		}
 		return 1

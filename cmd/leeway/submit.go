@@ -157,7 +157,7 @@ func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at t
 		c.note(func(t *counts) { t.failed++ })
 		c.printf("-> failed            %s: %v\n", d.name, p)
 	}
-	if next := advice(p); next != "" && (p.Verdict == nil || c.until.IsZero()) {
+	if next := problemAdvice(p); next != "" && (p.Verdict == nil || c.until.IsZero()) {
 		c.printf("   %s\n", next)
 	}
 	c.keep(res)

@@ -282,8 +282,14 @@ func TestEveryErrorSaysWhatNext(t *testing.T) {
 		srv.Close()
 	}
 	var out, errs bytes.Buffer
-	if exit := run([]string{"jobs", "show", "x", "--api", "http://127.0.0.1:1"}, &out, &errs); exit != 1 || !strings.Contains(errs.String(), "is the API running") {
-		t.Errorf("nobody there: exit %d, %s", exit, &errs)
+	for says, args := range map[string][]string{
+		"--api or LEEWAY_API": {"jobs", "show", "x", "--api", "http://127.0.0.1:1"},
+		"--url says":          {"drill", "declared", "--url", "http://127.0.0.1:1"},
+	} {
+		errs.Reset()
+		if exit := run(args, &out, &errs); exit != 1 || !strings.Contains(errs.String(), says) {
+			t.Errorf("%s, nobody there: exit %d, %s", args[0], exit, &errs)
+		}
 	}
 	for _, args := range [][]string{{"submit", t.TempDir()}, {"submit", "/nowhere"}, {"submit", "--parallel=-1", "x"}, {"submit", "--deadline=1us", "x"}, {"submit", "--retry-rejected-until=soon", "x"}} {
 		errs.Reset()
