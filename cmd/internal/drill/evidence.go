@@ -110,7 +110,7 @@ type Job struct {
 // Admitted reports whether the gate promised anything.
 func (j *Job) Admitted() bool { return j.Path != slackgate.Reject }
 
-// Undecided reports whether the gate could not say.
+// Undecided reports whether nothing could be promised: a 503, or no answer.
 func (j *Job) Undecided() bool { return j.Reason.Unavailable() || j.Reason == "" && !j.Admitted() }
 
 // ClaimedMS and EndedMS are instants of the run.

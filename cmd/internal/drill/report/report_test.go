@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"leeway/cmd/internal/drill"
+	"leeway/slackgate"
 )
 
 // simulated is a drill's evidence, from the simulator.
@@ -41,8 +42,8 @@ func TestText(t *testing.T) {
 	s := out.String()
 	at := 0
 	for _, want := range []string{
-		"drill free-held", "deadline 15000 ms", "gate seed", "at 20 s: fault lab-free slow after 12000 ms", "threshold", "left out   the moon",
-		"\nthresholds\n", "✓ rejected_percent.rise >= 0.1", "\ntotals\n", "beside", "never summed", "\ndistributions, ms\n",
+		"drill free-held", "deadline 15000 ms", "gate predictive", "at 52 s: fault lab-free slow after 12000 ms", "threshold", "left out   the moon",
+		"\nthresholds\n", "✓ rejected_percent.rise >= 2", "\ntotals\n", "beside", "never summed", "\ndistributions, ms\n",
 		"own arrivals and service times", "no schedule beats", "what was done", "simulated:",
 	} {
 		i := strings.Index(s[at:], want)
@@ -50,6 +51,28 @@ func TestText(t *testing.T) {
 			t.Fatalf("%q does not come, or too early, in\n%s", want, s)
 		}
 		at += i
+	}
+}
+
+// What nothing could be promised is told apart from what was refused, each with
+// what was said.
+func TestUndecided(t *testing.T) {
+	e := simulated(t, "free-held", false)
+	r := e.Runs[0]
+	r.Jobs = []drill.Job{{Reason: slackgate.ReasonNoSlack}, {Reason: slackgate.ReasonPoolDown}, {Reason: slackgate.ReasonPoolDown}}
+	r.Metrics["rejected"], r.Metrics["undecided"] = 1, 2
+	var text, html bytes.Buffer
+	Text(&text, e, r)
+	for _, want := range []string{"rejected      1   reject_no_slack 1\n", "undecided     2   pool_down 2\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("no %q in\n%s", want, text.String())
+		}
+	}
+	if err := HTML(&html, e); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(html.String(), "undecided: pool_down 2</span>") {
+		t.Error("the page does not say why")
 	}
 }
 

@@ -185,9 +185,9 @@ func (p printer) totals(r *drill.Run) {
 	p.f("\ntotals\n")
 	p.f("  offered   %5s\n", number(m["offered"]))
 	p.f("  admitted  %5s   paid %s, free %s\n", number(m["admitted"]), number(m["admitted_paid"]), number(m["admitted_free"]))
-	p.f("  rejected  %5s   %s\n", number(m["rejected"]), reasons(r))
+	p.f("  rejected  %5s   %s\n", number(m["rejected"]), reasons(r, false))
 	if m["undecided"] > 0 {
-		p.f("  undecided %5s   503: the gate could not say\n", number(m["undecided"]))
+		p.f("  undecided %5s   %s\n", number(m["undecided"]), reasons(r, true))
 	}
 	p.f("  usable    %5s   of admitted: %s usable beside %s success (an answer came, in time or not)\n",
 		number(m["usable"]), percent(m["usable"], m["admitted"]), percent(m["success"], m["admitted"]))
@@ -195,11 +195,13 @@ func (p printer) totals(r *drill.Run) {
 	p.f("  wasted    %5s s of backend time on calls that nobody could use\n", number(m["wasted_s"]))
 }
 
-func reasons(r *drill.Run) string {
+// reasons counts what was said to jobs that the gate refused, or that it could
+// promise nothing.
+func reasons(r *drill.Run, undecided bool) string {
 	n := map[slackgate.Reason]int{}
 	for i := range r.Jobs {
-		if !r.Jobs[i].Admitted() && !r.Jobs[i].Undecided() {
-			n[r.Jobs[i].Reason]++
+		if j := &r.Jobs[i]; !j.Admitted() && j.Undecided() == undecided {
+			n[j.Reason]++
 		}
 	}
 	var out []string
