@@ -30,10 +30,13 @@ const (
 	WorkerLost Mending = "worker_lost" // a lapsed claim could not be made any more, or was cancelled
 	RecordLost Mending = "record_lost" // a job whose record is gone was set aside
 	Ticket     Mending = "ticket"      // a ticket was missing
+	Place      Mending = "place"       // an unfinished job was in no order
+	Stray      Mending = "stray"       // a key or a reservation of no job
+	Phantom    Mending = "phantom"     // a ticket that asynq would hold for ever
 )
 
 // Mendings lists the closed set.
-var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket}
+var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket, Place, Stray, Phantom}
 
 // Reconciler mends. All fields are required.
 type Reconciler struct {
@@ -49,7 +52,8 @@ type Reconciler struct {
 	// Mended hears of what was mended, n of a kind at once.
 	Mended func(what Mending, n int64)
 
-	unlogged []string // ended jobs whose lines wait for the store
+	unlogged []string  // ended jobs whose lines wait for the store
+	phantoms time.Time // when phantoms were last looked for
 }
 
 // maxUnlogged bounds how many lines are kept for later.
@@ -100,6 +104,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
+	if err := r.mendStrays(ctx); err != nil {
+		return err
+	}
 	st, err := r.Store.State(ctx, policy)
 	if err != nil {
 		return err
@@ -119,6 +126,39 @@ func (r *Reconciler) Once(ctx context.Context) error {
 			if err := r.moveOut(ctx, path); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// phantomsEvery is how often a process looks for phantoms.
+const phantomsEvery = time.Minute
+
+// mendStrays mends what only something from outside leaves behind: keys that
+// were deleted or evicted.
+func (r *Reconciler) mendStrays(ctx context.Context) error {
+	strays, err := r.Store.MendStrays(ctx)
+	if err != nil {
+		return err
+	}
+	r.Mended(Place, strays.Placed)
+	r.Mended(Stray, strays.Removed)
+	if strays != (redisstore.Strays{}) {
+		r.Log.Warn("keys that belong together were not: has something deleted or evicted them?",
+			"placed", strays.Placed, "removed", strays.Removed)
+	}
+	if time.Since(r.phantoms) < phantomsEvery {
+		return nil
+	}
+	r.phantoms = time.Now()
+	for _, path := range slackgate.Paths {
+		n, err := r.Tickets.RemovePhantoms(ctx, path)
+		if err != nil {
+			return err
+		}
+		r.Mended(Phantom, n)
+		if n > 0 {
+			r.Log.Warn("tickets that asynq would hold for ever were removed", "path", path.String(), "removed", n)
 		}
 	}
 	return nil

@@ -152,7 +152,7 @@ func TestOnceMends(t *testing.T) {
 		if b.tickets() != 3 {
 			t.Errorf("%d tickets after a second look", b.tickets())
 		}
-		if want := map[Mending]int64{Expired: 1, Reoffered: 0, WorkerLost: 1, RecordLost: 0, Ticket: 3}; !maps.Equal(b.mended, want) {
+		if want := map[Mending]int64{Expired: 1, Reoffered: 0, WorkerLost: 1, RecordLost: 0, Ticket: 3, Place: 0, Stray: 0, Phantom: 0}; !maps.Equal(b.mended, want) {
 			t.Errorf("mended %v, want %v", b.mended, want)
 		}
 		rows, err := b.Store.MissPage(ctx, "", 10)
@@ -192,6 +192,38 @@ func TestLostRecord(t *testing.T) {
 			t.Errorf("%d lines for it in %s", n, b.log)
 		}
 		if b.mended[RecordLost] != 1 || b.mended[WorkerLost] != 0 {
+			t.Errorf("mended %v", b.mended)
+		}
+	})
+}
+
+// What was deleted from outside is put right, counted and said.
+func TestStrays(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		ctx := context.Background()
+		b.put("j", 600_000)
+		b.must(b.rdb.Del(ctx, "{t}:waiting:paid").Err())
+		b.must(b.rdb.Set(ctx, "{t}:text:none", "x", 0).Err())
+		b.must(b.Once(ctx))
+		if b.mended[Place] != 1 || b.mended[Stray] != 1 || b.tickets() != 1 {
+			t.Errorf("mended %v, %d tickets", b.mended, b.tickets())
+		}
+		if !strings.Contains(b.log.String(), `"placed":1,"removed":1`) {
+			t.Errorf("log %s", b.log)
+		}
+		if c, _, err := b.Store.Claim(ctx, slackgate.Paid, 100, time.Minute); err != nil || c == nil || c.ID != "j" {
+			t.Errorf("claimed %+v, %v", c, err)
+		}
+		// asynq holds a ticket of which it has nothing but the name.
+		const key = "asynq:{t-paid}:"
+		b.must(b.rdb.LPush(ctx, key+"active", "phantom").Err())
+		b.must(b.rdb.ZAdd(ctx, key+"lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: "phantom"}).Err())
+		for range 2 { // looked for once a minute
+			b.must(b.Once(ctx))
+			time.Sleep(time.Minute)
+		}
+		b.must(b.Once(ctx))
+		if b.mended[Phantom] != 1 || !strings.Contains(b.log.String(), "asynq would hold for ever") {
 			t.Errorf("mended %v", b.mended)
 		}
 	})

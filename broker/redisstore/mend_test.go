@@ -25,6 +25,10 @@ var mendBehaviours = []behaviour{
 	{"a sweep with nothing to do does nothing", idleSweep},
 	{"a store that stood still costs no lease", stoodStillGrace},
 	{"a hand-back says what was not called", handbackNotCalled},
+	{"an unfinished job without its place is given it back", strayPlaces},
+	{"keys of no job are removed", strayKeys},
+	{"a reservation of no job is given back", strayReservation},
+	{"strays are looked for in turn", straysInTurn},
 }
 
 var p95s = [slackgate.NumPaths]int64{slackgate.Paid: 1200, slackgate.Free: 4000}

@@ -23,6 +23,7 @@ var (
 	scriptCancel    = load("cancel")
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
+	scriptStrays    = load("strays")
 	scriptBooks     = load("books")
 	scriptBudgets   = load("budgets")
 	scriptTrim      = load("trim")

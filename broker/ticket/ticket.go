@@ -74,6 +74,42 @@ func (q *Queue) Pending(ctx context.Context, path slackgate.Path) (int64, error)
 	return n, nil
 }
 
+// phantomAfter is how long a ticket's lease has lapsed when asynq will not take
+// it back any more: it does so half a minute after, but not when the ticket's
+// message is gone, and not with any of the queue while one message there cannot
+// be read. asynq leases by its workers' clocks, which may be minutes off.
+const phantomAfter = 15 * time.Minute
+
+// phantomsMost bounds the phantoms of one call.
+const phantomsMost = 1000
+
+var removePhantoms = redis.NewScript(`
+local cutoff = tonumber(redis.call("TIME")[1]) - tonumber(ARGV[1])
+local ids = redis.call("ZRANGEBYSCORE", KEYS[1], "-inf", string.format("%.0f", cutoff), "LIMIT", 0, ARGV[2])
+for _, id in ipairs(ids) do
+  redis.call("ZREM", KEYS[1], id)
+  redis.call("LREM", KEYS[2], 0, id)
+  redis.call("DEL", ARGV[3] .. id)
+end
+return #ids
+`)
+
+// RemovePhantoms removes tickets that asynq would hold as active for ever, and
+// returns how many. They are written nowhere else than by asynq, and this is the
+// one thing that it has no call for. A ticket carries no job, so that none is
+// missed; one whose worker lives after all ends with a warning of asynq's.
+func (q *Queue) RemovePhantoms(ctx context.Context, path slackgate.Path) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	key := "asynq:{" + q.Name(path) + "}:"
+	n, err := removePhantoms.Run(ctx, q.rdb, []string{key + "lease", key + "active"},
+		int64(phantomAfter.Seconds()), phantomsMost, key+"t:").Int64()
+	if err != nil {
+		return 0, fmt.Errorf("phantom tickets of %s: %w", path, err)
+	}
+	return n, nil
+}
+
 // TopUp sees to it that at least min(waiting, free) tickets are pending in a
 // pool, and returns how many it added.
 func (q *Queue) TopUp(ctx context.Context, path slackgate.Path, pool *slackgate.PoolState) (int64, error) {

@@ -96,6 +96,56 @@ func TestTopUp(t *testing.T) {
 	})
 }
 
+// A ticket whose message is gone stays active in asynq for ever; one that asynq
+// can still take back is left to it.
+func TestRemovePhantoms(t *testing.T) {
+	inBubble(t, func(t *testing.T, q *Queue, rdb redis.UniversalClient) {
+		ctx := context.Background()
+		if n, err := q.RemovePhantoms(ctx, slackgate.Paid); n != 0 || err != nil {
+			t.Errorf("%d removed of none, %v", n, err)
+		}
+		if err := q.Put(ctx, slackgate.Paid, 3); err != nil {
+			t.Fatal(err)
+		}
+		const key = "asynq:{lw-paid}:"
+		inspector := asynq.NewInspectorFromRedisClient(rdb)
+		pending, err := inspector.ListPendingTasks("lw-paid")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Del(ctx, key+"t:"+pending[0].ID).Err(); err != nil {
+			t.Fatal(err)
+		}
+		// A worker takes all three and is gone: its leases lapse after 30 s.
+		srv := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 3, Queues: map[string]int{"lw-paid": 1}, LogLevel: asynq.FatalLevel, TaskCheckInterval: 10 * time.Second})
+		held := make(chan struct{})
+		if err := srv.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { <-held; return nil })); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		active := func() int64 { return rdb.LLen(ctx, key+"active").Val() }
+		if n := active(); n != 3 {
+			t.Fatalf("%d active, want 3", n)
+		}
+		time.Sleep(14 * time.Minute)
+		if n, err := q.RemovePhantoms(ctx, slackgate.Paid); n != 0 || err != nil || active() != 3 {
+			t.Errorf("%d removed before their time, %v", n, err)
+		}
+		time.Sleep(2 * time.Minute)
+		if n, err := q.RemovePhantoms(ctx, slackgate.Paid); n != 1 || err != nil || active() != 2 {
+			t.Errorf("%d removed, %v, %d active; want 1 and 2: the others' worker lives", n, err, active())
+		}
+		if n := rdb.Exists(ctx, key+"t:"+pending[0].ID).Val(); n != 0 {
+			t.Error("its hash is still there")
+		}
+		close(held)
+		srv.Shutdown()
+		if n := active(); n != 0 {
+			t.Errorf("%d active at the end", n)
+		}
+	})
+}
+
 func TestRedisAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A Redis that takes connections and answers nothing.

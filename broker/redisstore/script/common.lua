@@ -41,6 +41,7 @@
 --   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:swept             string  when somebody last looked for lapsed leases, by which a store that stood still is told
+--   P:strays            hash    when somebody last looked for strays, and where the next look begins
 --   P:back              string  when it was last found to have stood still
 --   P:released:<pool>   string  counts the claims that came to an end
 --   P:budget:held       hash    job that was admitted to paid under a budget -> what is kept for it
