@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -106,8 +107,10 @@ type Admitter struct {
 	queue   chan *pending
 	last    int           // how many the last call took; Run's alone
 	stopped chan struct{} // closed when Run has ended
-	view    atomic.Pointer[view]
-	fresh   fresh
+	// ticketing are the calls whose tickets are on their way.
+	ticketing sync.WaitGroup
+	view      atomic.Pointer[view]
+	fresh     fresh
 }
 
 type pending struct {
@@ -197,19 +200,7 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 		joblog.Rejected(ctx, a.Log, job, v, v.NowMS-elapsed, elapsed)
 		return *v, p.err
 	}
-	if p.ticket {
-		a.putTicket(ctx, job.ID, v.Path)
-		faultpoint.Reach(faultpoint.Ticketed)
-	}
 	return *v, nil
-}
-
-// putTicket writes a promised job's ticket. The promise stands whether or not
-// it can be written: whoever notices the missing ticket adds one.
-func (a *Admitter) putTicket(ctx context.Context, id string, path slackgate.Path) {
-	if err := a.Tickets.Put(context.WithoutCancel(ctx), path, 1); err != nil {
-		a.Log.Warn("ticket not written", "job_id", id, "path", path.String(), "error", err)
-	}
 }
 
 // repeated is the verdict that a job got when it was submitted first.
@@ -258,6 +249,7 @@ func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
 // still decided.
 func (a *Admitter) Run(ctx context.Context) error {
 	defer close(a.stopped)
+	defer a.ticketing.Wait()
 	for {
 		select {
 		case p := <-a.queue:
@@ -321,11 +313,7 @@ func (a *Admitter) take(first *pending) []*pending {
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
 
 func (a *Admitter) flush(batch []*pending) {
-	defer func() { // batch may have grown
-		for _, p := range batch {
-			close(p.done)
-		}
-	}()
+	defer func() { a.release(batch) }() // batch may have grown
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
 	got, err := a.offer(context.Background(), batch)
@@ -563,7 +551,7 @@ func (a *Admitter) again(ctx context.Context, p *pending) (bool, error) {
 		return false, err
 	}
 	if got.Jobs[0].Ticket {
-		a.putTicket(ctx, p.job.ID, got.Jobs[0].Path)
+		a.putTickets(ctx, got.Jobs[0].Path, 1)
 	}
 	return true, nil
 }

@@ -35,7 +35,7 @@ type Queue struct {
 // longest is the longest deadline a job may have: a ticket's own timeout is a
 // backstop beyond it and carries no job's deadline.
 func New(rdb redis.UniversalClient, prefix string, timeout, longest time.Duration) *Queue {
-	q := &Queue{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), prefix: prefix, timeout: timeout}
+	q := &Queue{rdb: rdb, client: asynq.NewClientFromRedisClient(piped{rdb}), prefix: prefix, timeout: timeout}
 	for _, path := range slackgate.Paths {
 		q.options[path] = []asynq.Option{
 			asynq.Queue(q.Name(path)),
@@ -49,17 +49,73 @@ func New(rdb redis.UniversalClient, prefix string, timeout, longest time.Duratio
 // Name is the asynq queue of a pool.
 func (q *Queue) Name(path slackgate.Path) string { return q.prefix + "-" + path.String() }
 
-// Put adds n tickets to a pool's queue.
+// maxPipe bounds how many tickets go to Redis in one pipe. As many fit into the
+// 4 KiB that a server reads at once: with more, a connection that holds nothing
+// on its way (virtual time) would have both ends wait for each other to read.
+const maxPipe = 8
+
+// Put adds n tickets to a pool's queue, several of them in one round trip.
 func (q *Queue) Put(ctx context.Context, path slackgate.Path, n int64) error {
-	for range n {
-		ctx, cancel := context.WithTimeout(ctx, q.timeout)
-		_, err := q.client.EnqueueContext(ctx, asynq.NewTask(Type, nil), q.options[path]...)
-		cancel()
-		if err != nil {
+	for ; n > 0; n -= maxPipe {
+		if err := q.put(ctx, path, min(n, maxPipe)); err != nil {
 			return fmt.Errorf("ticket for %s: %w", path, err)
 		}
 	}
 	return nil
+}
+
+func (q *Queue) put(ctx context.Context, path slackgate.Path, n int64) error {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	if n == 1 {
+		return q.enqueue(ctx, path)
+	}
+	pipe := q.rdb.Pipeline()
+	into := context.WithValue(ctx, pipeKey{}, pipe)
+	for range n {
+		if err := q.enqueue(into, path); err != nil {
+			return err
+		}
+	}
+	sent, err := pipe.Exec(ctx)
+	if err == nil {
+		return nil
+	}
+	for _, cmd := range sent {
+		// A server that has not seen the script wants it whole.
+		if err := cmd.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
+			if err := q.enqueue(ctx, path); err != nil {
+				return err
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *Queue) enqueue(ctx context.Context, path slackgate.Path) error {
+	_, err := q.client.EnqueueContext(ctx, asynq.NewTask(Type, nil), q.options[path]...)
+	return err
+}
+
+// piped is asynq's way to Redis. asynq enqueues one task in a round trip of its
+// own; with a pipe in the context what it would send goes into that, and asynq
+// is told that it was taken.
+type piped struct{ redis.UniversalClient }
+
+type pipeKey struct{}
+
+// EvalSha puts the call into the context's pipe, if there is one.
+func (p piped) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
+	pipe, ok := ctx.Value(pipeKey{}).(redis.Pipeliner)
+	if !ok {
+		return p.UniversalClient.EvalSha(ctx, sha1, keys, args...)
+	}
+	pipe.EvalSha(ctx, sha1, keys, args...)
+	taken := redis.NewCmd(ctx)
+	taken.SetVal(int64(1))
+	return taken
 }
 
 // Pending is how many tickets wait to be taken. asynq's inspector fails on a

@@ -2,7 +2,9 @@ package ticket
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +68,87 @@ func TestTicketsAreAsynqTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		pending(slackgate.Paid, 2)
+	})
+}
+
+// trips notes what is sent in each round trip, those of new connections left
+// out.
+type trips struct{ sent []string }
+
+func (c *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "hello" {
+			c.sent = append(c.sent, cmd.Name())
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (c *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "hello" {
+			c.sent = append(c.sent, fmt.Sprintf("%d %s", len(cmds), cmds[0].Name()))
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func TestTicketsShareAPipe(t *testing.T) {
+	inBubble(t, func(t *testing.T, q *Queue, rdb redis.UniversalClient) {
+		ctx := context.Background()
+		seen := &trips{}
+		rdb.AddHook(seen)
+		var total int64
+		put := func(n int64, trips ...string) {
+			t.Helper()
+			seen.sent = nil
+			if err := q.Put(ctx, slackgate.Paid, n); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(seen.sent, trips) {
+				t.Errorf("%d tickets were sent as %q, not as %q", n, seen.sent, trips)
+			}
+			total += n
+			if have, err := q.Pending(ctx, slackgate.Paid); have != total || err != nil {
+				t.Errorf("%d pending, not %d, %v", have, total, err)
+			}
+		}
+		put(1, "sadd", "evalsha", "eval") // asynq names a queue once, and the server learns the script
+		put(1, "evalsha")
+		put(2, "2 evalsha")
+		put(maxPipe, "8 evalsha")
+		put(maxPipe+1, "8 evalsha", "evalsha")
+		put(2*maxPipe+3, "8 evalsha", "8 evalsha", "3 evalsha")
+		// A server that lost the script, or another that has taken its place.
+		if err := rdb.ScriptFlush(ctx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		put(3, "3 evalsha", "evalsha", "eval", "evalsha", "evalsha")
+		put(3, "3 evalsha")
+	})
+}
+
+// What Redis refuses is no ticket.
+func TestTicketsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, q *Queue, rdb redis.UniversalClient) {
+		ctx := context.Background()
+		if err := q.Put(ctx, slackgate.Paid, 1); err != nil {
+			t.Fatal(err)
+		}
+		pending := "asynq:{" + q.Name(slackgate.Paid) + "}:pending"
+		if err := rdb.Del(ctx, pending).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rdb.Set(ctx, pending, "no list", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int64{1, 2} {
+			if err := q.Put(ctx, slackgate.Paid, n); err == nil {
+				t.Errorf("%d tickets were put into a key that is no list", n)
+			}
+		}
 	})
 }
 
