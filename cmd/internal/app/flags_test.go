@@ -103,6 +103,7 @@ func TestFlagScopeAndExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		cfg.Classes = config.Classes{"summary": {Prefer: config.FreeOnly}, "other": {Prefer: config.FreeOnly}}
+		cfg.Worker.PollMS = 100 // much time goes by
 		w := start(t, cfg, labs)
 		ctx := t.Context()
 		set := func(ch client.FlagChange) {

@@ -85,6 +85,7 @@ func TestKeyOutlivedByRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		cfg.Keep.ResultMS = 60_000
+		cfg.Worker.PollMS = 100 // much time goes by
 		w := start(t, cfg, labs)
 		body := `{"text": "x", "deadline_ms": 600000}`
 		_, first, _ := w.post("k", body)

@@ -39,6 +39,7 @@ func (w *world) cancel(id string) string {
 func TestUrgentJobRunsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := patient()
+		cfg.Worker.PollMS = 100 // much time goes by
 		w := start(t, cfg, labs)
 		var ends []*broker.View
 		var ids []string
