@@ -94,13 +94,42 @@ local function rung_for(p, jobs)
   return lo
 end
 
+-- What is written of the admitted jobs once for all of them. Nothing in this
+-- script reads the ages again, and whoever counts waiting jobs or a producer's
+-- has them written first.
+local put_off = {}
+local function later(key, score, member)
+  local list = put_off[key]
+  if not list then
+    list = {}
+    put_off[key] = list
+  end
+  list[#list + 1] = score
+  list[#list + 1] = member
+end
+local function write(key)
+  local list = put_off[key]
+  if not list then return end
+  for i = 1, #list, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, #list))) end
+  put_off[key] = nil
+end
+
+local function count_waiting(p, upto)
+  write(P .. ':waiting:' .. p.name)
+  return redis.call('ZCOUNT', P .. ':waiting:' .. p.name, '-inf', upto)
+end
+
 -- waiting jobs that count on a rung
 local function waiting_on(p, rung)
   if rung.at < 0 then return p.waiting end
-  if not rung.count then
-    rung.count = redis.call('ZCOUNT', P .. ':waiting:' .. p.name, '-inf', '(' .. int(now + rung.at))
-  end
+  if not rung.count then rung.count = count_waiting(p, '(' .. int(now + rung.at)) end
   return rung.count
+end
+
+-- waiting jobs that go before a newcomer; the next has the same slack more often than not
+local function ahead_of(p, slack)
+  if p.ahead_of ~= slack then p.ahead_of, p.ahead = slack, count_waiting(p, int(now + slack)) end
+  return p.ahead
 end
 
 -- the first rung that a newcomer would break and the waiting jobs on it; 0: none
@@ -118,25 +147,6 @@ local function breaks(p, first, first_max)
   return 0, 0
 end
 
--- What is written of the admitted jobs once for all of them. Nothing in this
--- script reads the ages again, and whoever counts a producer's jobs has them
--- written first.
-local put_off = {}
-local function later(key, score, member)
-  local list = put_off[key]
-  if not list then
-    list = {}
-    put_off[key] = list
-  end
-  list[#list + 1] = score
-  list[#list + 1] = member
-end
-local function write(key)
-  local list = put_off[key]
-  if not list then return end
-  for i = 1, #list, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, #list))) end
-  put_off[key] = nil
-end
 local alive = {} -- the keys of producers' unfinished jobs among them
 
 -- the first rung on which the producer has its share already, and its jobs there; 0: none
@@ -201,16 +211,40 @@ local function terms_of(text)
       plus_age = word() == '1', laddered = word() == '1', first = number(), first_max = number() }
     if b.path ~= '-' then t.places[#t.places + 1] = b end
   end
+  local deadline = now + t.deadline_ms
+  t.deadline, t.deadline_int, t.reserve_int, t.urgency = deadline, int(deadline), int(t.reserve), int(deadline - t.reserve)
+  t.ttl, t.idem_ttl_int = int(t.deadline_ms + extra), int(t.idem_ttl + extra)
   known_terms[text] = t
   return t
 end
 
+-- what goes on record of an admission: the same for jobs that find the same
+local function admission_of(t, need, age, wait)
+  if not t.admission or t.need ~= need or t.age ~= age or t.wait ~= wait then
+    t.need, t.age, t.wait = need, age, wait
+    t.admission = string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}', t.slack, need, age, wait)
+  end
+  return t.admission
+end
+
+-- batches whose lines became jobs: the lines, when the last is due, and how long they are kept at least
+local batches = {}
+local function batch_of(id)
+  local b = batches[id]
+  if not b then
+    b = { cancelled = redis.call('HEXISTS', P .. ':batch:' .. id, 'cancelled') == 1, lines = {}, due = 0, ttl = 0 }
+    batches[id] = b
+  end
+  return b
+end
+
 local pool_names = { 'paid', 'free' }
+local now_int, version = int(now), int(layout.version)
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
   local id, class, producer, t, spec, text = arg(), arg(), arg(), terms_of(arg()), arg(), arg()
-  local mode, fence, deadline_ms, reserve, slack, idem_ttl = t.mode, t.fence, t.deadline_ms, t.reserve, t.slack, t.idem_ttl
+  local mode, fence, slack, idem_ttl = t.mode, t.fence, t.slack, t.idem_ttl
   local idem, hash, batch, line, place_at = '', '', '', '', 0
   if t.key then idem, hash = arg(), arg() end
   if t.line then batch, line, place_at = arg(), arg(), num() end
@@ -235,7 +269,7 @@ while a <= #ARGV do
       if string.sub(bound, 1, #hash) == hash then took = 'same' else took = 'conflict' end
     end
   end
-  if batch ~= '' and took == '' and redis.call('HEXISTS', P .. ':batch:' .. batch, 'cancelled') == 1 then
+  if batch ~= '' and took == '' and batch_of(batch).cancelled then
     mode, took = 'gone', 'gone'
   end
   if quota and (mode == 'new' or mode == 'miss') then
@@ -270,7 +304,7 @@ while a <= #ARGV do
       local ok = p.capacity > 0 and p.waiting + p.running < b.max_inflight and
           p.age < b.max_age and s[4] < b.max_class_age
       if laddered then
-        s[5] = redis.call('ZCOUNT', P .. ':waiting:' .. path, '-inf', int(now + slack))
+        s[5] = ahead_of(p, slack)
         s[6], s[7] = breaks(p, first, b.first_max)
         ok = ok and s[6] == 0
         if ok then -- what goes on record of its place
@@ -298,30 +332,29 @@ while a <= #ARGV do
           redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
           enqueue(path, held.member, id, class, urgency, tonumber(held.accepted))
           bump('moved:' .. held.path .. ':' .. path, 1)
+          pools.paid.ahead_of, pools.free.ahead_of = nil, nil
         else
-          local member, deadline, ttl = next_member(class, id), now + deadline_ms, int(deadline_ms + extra)
-          redis.call('HSET', P .. ':job:' .. id, 'v', layout.version, 'spec', spec, 'state', 'waiting', 'path', path,
-            'class', class, 'producer', producer, 'accepted', int(now), 'deadline', int(deadline),
-            'reserve', int(reserve), 'member', member, 'admission',
-            string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}',
-              slack, need, p.age, wait))
-          redis.call('PEXPIRE', P .. ':job:' .. id, ttl)
-          redis.call('SET', P .. ':text:' .. id, text, 'PX', ttl)
+          local member = next_member(class, id)
+          redis.call('HSET', P .. ':job:' .. id, 'v', version, 'spec', spec, 'state', 'waiting', 'path', path,
+            'class', class, 'producer', producer, 'accepted', now_int, 'deadline', t.deadline_int,
+            'reserve', t.reserve_int, 'member', member, 'admission', admission_of(t, need, p.age, wait),
+            unpack(batch ~= '' and { 'batch', batch .. ' ' .. line } or {}))
+          redis.call('PEXPIRE', P .. ':job:' .. id, t.ttl)
+          redis.call('SET', P .. ':text:' .. id, text, 'PX', t.ttl)
           -- a refused submission does not bind its key
           -- and a bound one outlives the record of a job that nobody ends for long after its deadline
-          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', int(idem_ttl + extra)) end
-          local urgency, accepted, live = int(deadline - reserve), int(now), live_key(path, producer)
-          redis.call('ZADD', P .. ':waiting:' .. path, urgency, member)
-          later(P .. ':age:' .. path, accepted, id)
-          later(P .. ':age:' .. path .. ':' .. class, accepted, id)
-          later(live, urgency, id)
+          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', t.idem_ttl_int) end
+          local live = live_key(path, producer)
+          later(P .. ':waiting:' .. path, t.urgency, member)
+          later(P .. ':age:' .. path, now_int, id)
+          later(P .. ':age:' .. path .. ':' .. class, now_int, id)
+          later(live, t.urgency, id)
           alive[live] = true
           p.admitted = p.admitted + 1
           if batch ~= '' then
-            redis.call('HSET', P .. ':job:' .. id, 'batch', batch .. ' ' .. line)
-            set_line(batch, line, place_at, 'J' .. path .. '|' .. id, idem_ttl)
-            local due = tonumber(redis.call('HGET', P .. ':batch:' .. batch, 'due') or '0')
-            if deadline > due then redis.call('HSET', P .. ':batch:' .. batch, 'due', int(deadline)) end
+            local b = batch_of(batch)
+            for _, x in ipairs({ line, place_at, 'J' .. path .. '|' .. id }) do b.lines[#b.lines + 1] = x end
+            b.due, b.ttl = math.max(b.due, t.deadline), math.max(b.ttl, idem_ttl)
           end
           if not newest[producer] then newest[producer] = {} end
           table.insert(newest[producer], id)
@@ -334,6 +367,7 @@ while a <= #ARGV do
         for _, r in pairs(p.rungs) do
           if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
         end
+        if p.ahead_of and p.ahead_of >= slack then p.ahead = p.ahead + 1 end
       end
     end
   end
@@ -343,7 +377,7 @@ while a <= #ARGV do
   if mode == 'miss' then
     book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
       'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
-      'cause', 'arrived_without_slack', 'at_ms', int(now), 'deadline_at_ms', int(now + deadline_ms),
+      'cause', 'arrived_without_slack', 'at_ms', now_int, 'deadline_at_ms', t.deadline_int,
       'admission', string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', slack, math.max(pools.paid.age, pools.free.age)), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
       'late_by_ms', '0' })
   end
@@ -362,6 +396,11 @@ while a <= #ARGV do
   end
 end
 for key in pairs(put_off) do write(key) end
+for id, b in pairs(batches) do
+  set_lines(id, b.lines, b.ttl)
+  local key = P .. ':batch:' .. id
+  if b.due > tonumber(redis.call('HGET', key, 'due') or '0') then redis.call('HSET', key, 'due', int(b.due)) end
+end
 for key in pairs(alive) do redis.call('PEXPIRE', key, live_ttl) end
 for pool, by in pairs(wanted) do
   for producer, n in pairs(by) do add_demand(pool, producer, n, now) end

@@ -378,19 +378,39 @@ local function keep_batch(key, ttl)
   for _, part in ipairs({ '', ':order', ':lines', ':ended' }) do redis.call('PEXPIRE', key .. part, int(ttl)) end
 end
 
--- put down what came of a line. A line that became a job is not unmade by what
--- was said to a later copy of it.
-local function set_line(batch, line, place, value, ttl)
+-- Put down what came of lines: name, place and value of each in turn. A line that became a job is not unmade by what was
+-- said to a later copy of it.
+local function set_lines(batch, lines, ttl)
   local key = P .. ':batch:' .. batch
-  local old = redis.call('HGET', key .. ':lines', line)
-  if old then
-    if string.sub(old, 1, 1) == 'J' and string.sub(value, 1, 1) ~= 'J' then return end
-    redis.call('HINCRBY', key, 'said:' .. string.match(old, '^.([^|]*)'), -1)
-  else
-    redis.call('ZADD', key .. ':order', int(place), line)
+  local names, known, said, places, values = {}, {}, {}, {}, {}
+  for i = 1, #lines, 3 do names[#names + 1] = lines[i] end
+  if #names == 0 then return end
+  for i, old in ipairs(redis.call('HMGET', key .. ':lines', unpack(names))) do known[names[i]] = old end
+  local function count(value, n)
+    local what = string.match(value, '^.([^|]*)')
+    said[what] = (said[what] or 0) + n
   end
-  redis.call('HSET', key .. ':lines', line, value)
-  redis.call('HINCRBY', key, 'said:' .. string.match(value, '^.([^|]*)'), 1)
+  for i = 1, #lines, 3 do
+    local name, value = lines[i], lines[i + 2]
+    local old = known[name]
+    if not (old and string.sub(old, 1, 1) == 'J' and string.sub(value, 1, 1) ~= 'J') then
+      if old then
+        count(old, -1)
+      else
+        places[#places + 1] = int(lines[i + 1])
+        places[#places + 1] = name
+      end
+      count(value, 1)
+      values[#values + 1] = name
+      values[#values + 1] = value
+      known[name] = value
+    end
+  end
+  if #places > 0 then redis.call('ZADD', key .. ':order', unpack(places)) end
+  if #values > 0 then redis.call('HSET', key .. ':lines', unpack(values)) end
+  for what, n in pairs(said) do
+    if n ~= 0 then redis.call('HINCRBY', key, 'said:' .. what, n) end
+  end
   keep_batch(key, ttl)
 end
 

@@ -7,8 +7,12 @@ local key = P .. ':batch:' .. batch
 if redis.call('EXISTS', key) == 0 then return 0 end
 if receiving > 0 then receiving = now_ms() + receiving end
 redis.call('HSET', key, 'receiving', int(receiving))
+local lines = {}
 for i = 4, #ARGV, 4 do
-  set_line(batch, ARGV[i], tonumber(ARGV[i + 1]), 'R' .. ARGV[i + 2] .. '|' .. ARGV[i + 3], ttl)
+  lines[#lines + 1] = ARGV[i]
+  lines[#lines + 1] = tonumber(ARGV[i + 1])
+  lines[#lines + 1] = 'R' .. ARGV[i + 2] .. '|' .. ARGV[i + 3]
 end
+set_lines(batch, lines, ttl)
 keep_batch(key, ttl)
 return 1
