@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker/redisstore"
+	"leeway/broker/ticket"
+	"leeway/slackgate"
 )
 
 // Only an answer that is an error makes asynq wait: no task, a script that
@@ -24,7 +27,7 @@ func TestPatientPausesAfterErrorsOnly(t *testing.T) {
 			m.Close()
 			synctest.Wait()
 		}()
-		p := patient{rdb}
+		p := patient{UniversalClient: rdb}
 		for _, row := range []struct {
 			name, script, refusal string
 			want                  time.Duration
@@ -46,6 +49,68 @@ func TestPatientPausesAfterErrorsOnly(t *testing.T) {
 			if took := time.Since(begun); took != row.want {
 				t.Errorf("%s: paused for %v, want %v", row.name, took, row.want)
 			}
+		}
+	})
+}
+
+// Where there is no task asynq is told so once it has waited for one; a task
+// that is put there meanwhile it gets at once.
+func TestPatientWaitsForTickets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		defer func() {
+			_ = rdb.Close()
+			m.Close()
+			synctest.Wait()
+		}()
+		const poll = 10 * time.Millisecond
+		ctx, cancel := context.WithCancel(context.Background())
+		wakes := make(chan struct{}, 1)
+		tickets := ticket.New(rdb, "lw", time.Second, time.Hour)
+		listened := make(chan error)
+		go func() { listened <- tickets.Listen(ctx, slackgate.Paid, wakes) }()
+		synctest.Wait()
+		p := patient{rdb, tickets.PendingKey(slackgate.Paid), wakes, poll}
+		take := func(key string) (took time.Duration, got bool) {
+			begun := time.Now()
+			err := redis.NewScript(`return redis.call('RPOP', KEYS[1])`).Run(ctx, p, []string{key}).Err()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				t.Fatal(err)
+			}
+			return time.Since(begun), err == nil
+		}
+		put := func(after time.Duration, n int64) {
+			time.AfterFunc(after, func() {
+				if err := tickets.Put(ctx, slackgate.Paid, n); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		expect := func(what string, want time.Duration, got bool) {
+			t.Helper()
+			if took, found := take(p.pending); took != want || found != got {
+				t.Errorf("%s: after %v, %v; want %v, %v", what, took, found, want, got)
+			}
+		}
+		take(p.pending) // the server learns the script
+		expect("none", poll, false)
+		put(3*time.Millisecond, 1)
+		expect("put meanwhile", 3*time.Millisecond, true)
+		put(4*time.Millisecond, 3)
+		expect("three", 4*time.Millisecond, true)
+		expect("the second", 0, true)
+		expect("the third", 0, true)
+		expect("none left", poll, false)
+		// One that somebody else takes first.
+		time.AfterFunc(2*time.Millisecond, func() { wakes <- struct{}{} })
+		expect("woken for nothing", poll, false)
+		if took, _ := take("another"); took != 0 {
+			t.Errorf("another key: after %v", took)
+		}
+		cancel()
+		if err := <-listened; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -78,7 +78,8 @@ type Options struct {
 	Background *background.Group
 	Log        *slog.Logger
 
-	// Poll is how often an idle pool looks for a ticket. Defaults to 10 ms.
+	// Poll is how often an idle pool looks for a ticket that it was not told of.
+	// Defaults to 10 ms.
 	Poll time.Duration
 	// Lease is how long a claim holds without a renewal. Defaults to 3 s.
 	Lease time.Duration
@@ -127,10 +128,12 @@ func Start(o Options) (*Pool, error) {
 		return nil, err
 	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
-	p.server = asynq.NewServerFromRedisClient(patient{o.Redis}, asynq.Config{
+	wakes := make(chan struct{}, 1)
+	asynqs := patient{o.Redis, o.Tickets.PendingKey(o.Path), wakes, o.Poll}
+	p.server = asynq.NewServerFromRedisClient(asynqs, asynq.Config{
 		Concurrency:       o.Slots,
 		Queues:            map[string]int{o.Tickets.Name(o.Path): 1},
-		TaskCheckInterval: o.Poll,
+		TaskCheckInterval: asynqPause,
 		// By the time asynq is told to stop, the pool's own jobs have ended or
 		// were handed back.
 		ShutdownTimeout: time.Second,
@@ -149,6 +152,7 @@ func Start(o Options) (*Pool, error) {
 	o.Background.Go("cancels "+o.Path.String(), until(loopCtx, p.cancels))
 	o.Background.Go("fleet "+o.Path.String(), until(loopCtx, p.fleet))
 	o.Background.Go("probes "+o.Path.String(), until(loopCtx, p.probes))
+	o.Background.Go("tickets "+o.Path.String(), until(loopCtx, func(ctx context.Context) error { return o.Tickets.Listen(ctx, o.Path, wakes) }))
 	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
 		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
 	}

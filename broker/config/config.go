@@ -107,7 +107,8 @@ type Worker struct {
 	// pools' limits.
 	PaidSlots *int `yaml:"paid_slots"`
 	FreeSlots *int `yaml:"free_slots"`
-	// PollMS is how often an idle pool looks for a ticket. Defaults to 10.
+	// PollMS is how often an idle pool looks for a ticket that it was not told
+	// of. Defaults to 10.
 	PollMS int64 `yaml:"poll_ms"`
 	// LeaseMS is how long a claimed job stays claimed without a sign of life.
 	// Defaults to 3000.

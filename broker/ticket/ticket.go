@@ -54,7 +54,8 @@ func (q *Queue) Name(path slackgate.Path) string { return q.prefix + "-" + path.
 // on its way (virtual time) would have both ends wait for each other to read.
 const maxPipe = 8
 
-// Put adds n tickets to a pool's queue, several of them in one round trip.
+// Put adds n tickets to a pool's queue, several of them in one round trip, and
+// wakes the workers that wait for one.
 func (q *Queue) Put(ctx context.Context, path slackgate.Path, n int64) error {
 	for ; n > 0; n -= maxPipe {
 		if err := q.put(ctx, path, min(n, maxPipe)); err != nil {
@@ -67,9 +68,6 @@ func (q *Queue) Put(ctx context.Context, path slackgate.Path, n int64) error {
 func (q *Queue) put(ctx context.Context, path slackgate.Path, n int64) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	if n == 1 {
-		return q.enqueue(ctx, path)
-	}
 	pipe := q.rdb.Pipeline()
 	into := context.WithValue(ctx, pipeKey{}, pipe)
 	for range n {
@@ -77,11 +75,12 @@ func (q *Queue) put(ctx context.Context, path slackgate.Path, n int64) error {
 			return err
 		}
 	}
+	_ = pipe.Process(ctx, q.wake(ctx, path))
 	sent, err := pipe.Exec(ctx)
 	if err == nil {
 		return nil
 	}
-	for _, cmd := range sent {
+	for _, cmd := range sent[:n] {
 		// A server that has not seen the script wants it whole.
 		if err := cmd.Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
 			if err := q.enqueue(ctx, path); err != nil {
@@ -91,7 +90,42 @@ func (q *Queue) put(ctx context.Context, path slackgate.Path, n int64) error {
 			return err
 		}
 	}
+	// Whether or not anybody hears of it, the tickets are there.
+	_ = q.rdb.Process(ctx, q.wake(ctx, path))
 	return nil
+}
+
+// wake says on the queue's channel that it has a ticket. A Cluster is to take
+// it where it takes the ticket, and after that.
+func (q *Queue) wake(ctx context.Context, path slackgate.Path) redis.Cmder {
+	cmd := redis.NewIntCmd(ctx, "publish", q.channel(path), "")
+	cmd.SetFirstKeyPos(1)
+	return cmd
+}
+
+func (q *Queue) channel(path slackgate.Path) string { return "{" + q.Name(path) + "}:tickets" }
+
+// Listen sends to wakes, which should have room for one, whenever tickets were
+// put into a pool's queue, until ctx ends. Some in a row may be told once, and
+// what is put while Redis is away may not be told at all.
+func (q *Queue) Listen(ctx context.Context, path slackgate.Path, wakes chan<- struct{}) error {
+	sub := q.rdb.Subscribe(ctx, q.channel(path))
+	defer func() { _ = sub.Close() }()
+	in := sub.Channel(redis.WithChannelHealthCheckInterval(10*time.Second), redis.WithChannelSendTimeout(time.Second))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-in:
+			if !ok {
+				return nil
+			}
+		}
+		select {
+		case wakes <- struct{}{}:
+		default: // told already
+		}
+	}
 }
 
 func (q *Queue) enqueue(ctx context.Context, path slackgate.Path) error {
@@ -118,12 +152,15 @@ func (p piped) EvalSha(ctx context.Context, sha1 string, keys []string, args ...
 	return taken
 }
 
+// PendingKey is where asynq keeps the tickets that wait to be taken.
+func (q *Queue) PendingKey(path slackgate.Path) string { return "asynq:{" + q.Name(path) + "}:pending" }
+
 // Pending is how many tickets wait to be taken. asynq's inspector fails on a
 // queue it has not seen and on a single lost hash; the list's length does not.
 func (q *Queue) Pending(ctx context.Context, path slackgate.Path) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	n, err := q.rdb.LLen(ctx, "asynq:{"+q.Name(path)+"}:pending").Result()
+	n, err := q.rdb.LLen(ctx, q.PendingKey(path)).Result()
 	if err != nil {
 		return 0, fmt.Errorf("pending tickets of %s: %w", path, err)
 	}

@@ -115,18 +115,19 @@ func TestTicketsShareAPipe(t *testing.T) {
 				t.Errorf("%d pending, not %d, %v", have, total, err)
 			}
 		}
-		put(1, "sadd", "evalsha", "eval") // asynq names a queue once, and the server learns the script
-		put(1, "evalsha")
-		put(2, "2 evalsha")
-		put(maxPipe, "8 evalsha")
-		put(maxPipe+1, "8 evalsha", "evalsha")
-		put(2*maxPipe+3, "8 evalsha", "8 evalsha", "3 evalsha")
+		// asynq names a queue once, and the server learns the script.
+		put(1, "sadd", "2 evalsha", "evalsha", "eval", "publish")
+		put(1, "2 evalsha") // and the workers are told
+		put(2, "3 evalsha")
+		put(maxPipe, "9 evalsha")
+		put(maxPipe+1, "9 evalsha", "2 evalsha")
+		put(2*maxPipe+3, "9 evalsha", "9 evalsha", "4 evalsha")
 		// A server that lost the script, or another that has taken its place.
 		if err := rdb.ScriptFlush(ctx).Err(); err != nil {
 			t.Fatal(err)
 		}
-		put(3, "3 evalsha", "evalsha", "eval", "evalsha", "evalsha")
-		put(3, "3 evalsha")
+		put(3, "4 evalsha", "evalsha", "eval", "evalsha", "evalsha", "publish")
+		put(3, "4 evalsha")
 	})
 }
 

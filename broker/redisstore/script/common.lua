@@ -38,6 +38,7 @@
 --   P:batch:<id>:ended  list    names of the lines whose jobs have ended, in that order
 --   P:batches, P:batches:<producer>  stream  ids of the newest batches, of all and of one producer
 --   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running
+--   {<prefix>-<pool>}:tickets   channel  says that tickets were put into asynq's queue of a pool
 --   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
 --   P:swept             string  when somebody last looked for lapsed leases, by which a store that stood still is told
