@@ -25,6 +25,18 @@ var Troubles = [...]Trouble{
 	TroubleNoDisk, TroubleNoAccess, TroubleLayout, TroubleOther,
 }
 
+// NothingDone reports whether the store has said that the call changed nothing.
+// With the others it may have done all of it before the answer was lost, or,
+// without the right to one command of many, a part.
+func (t Trouble) NothingDone() bool {
+	switch t {
+	case TroubleFull, TroubleReadOnly, TroubleNoReplicas, TroubleLoading, TroubleNoDisk, TroubleLayout:
+		return true
+	case TroubleNoAnswer, TroubleNoConnection, TroubleNoAccess, TroubleOther:
+	}
+	return false
+}
+
 // Sentence says it in plain words, without anything that came from the store.
 func (t Trouble) Sentence() string {
 	switch t {

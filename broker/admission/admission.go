@@ -387,8 +387,12 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 		faultpoint.Reach(faultpoint.Promised)
 		switch {
 		case err != nil:
+			if broker.TroubleOf(err).NothingDone() {
+				a.tellAgain(&s.Pools)
+			}
 			return got, err
 		case got.Stale:
+			a.tellAgain(&s.Pools)
 			return got, broker.ErrUnavailable
 		case !got.FlagsChanged:
 			return got, nil

@@ -36,6 +36,10 @@ type watched struct {
 	err    error
 	slow   time.Duration // what a call takes that ends in err
 	sealed error         // of Writable
+
+	failAdmit error            // of Admit alone; nothing reaches the store
+	stale     bool             // Admit finds the caller gone
+	told      map[string]int64 // refusals of the paid pool that the last Admit carried
 }
 
 func (w *watched) Writable(context.Context) error { return w.sealed }
@@ -48,7 +52,12 @@ func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.Num
 	}
 	w.admits = append(w.admits, ids)
 	hold, alter, err, slow := w.hold, w.alter, w.err, w.slow
+	w.told = p[slackgate.Paid].Refused
+	failAdmit, stale := w.failAdmit, w.stale
 	w.mu.Unlock()
+	if failAdmit != nil || stale {
+		return redisstore.Admitted{Stale: stale}, failAdmit
+	}
 	if hold != nil {
 		<-hold
 	}

@@ -157,7 +157,9 @@ func (a *Admitter) untold(pools *[slackgate.NumPaths]redisstore.PoolPolicy) {
 	}
 }
 
-// tellAgain puts counts back that the store has not taken.
+// tellAgain puts counts back that the store has not taken. Those of a call
+// whose answer was lost are not put back: the store may have them, and too many
+// would take places from whom they count against.
 func (a *Admitter) tellAgain(pools *[slackgate.NumPaths]redisstore.PoolPolicy) {
 	a.fresh.mu.Lock()
 	defer a.fresh.mu.Unlock()

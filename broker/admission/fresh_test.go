@@ -2,7 +2,9 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -135,6 +137,57 @@ func TestRefusalsAreToldLater(t *testing.T) {
 			t.Errorf("demand of %.0f jobs; %d were refused", jobs, n)
 		}
 	})
+}
+
+// Counts that a call carried go with the next where the store has said that it
+// did nothing, and with none where it may have taken them.
+func TestRefusalsOfACallThatFailed(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		stale bool
+		again bool
+	}{
+		"full":          {err: &broker.StoreError{Trouble: broker.TroubleFull, Err: errors.New("OOM")}, again: true},
+		"read-only":     {err: &broker.StoreError{Trouble: broker.TroubleReadOnly, Err: errors.New("READONLY")}, again: true},
+		"too late":      {stale: true, again: true},
+		"no answer":     {err: &broker.StoreError{Trouble: broker.TroubleNoAnswer, Err: context.DeadlineExceeded}},
+		"no connection": {err: &broker.StoreError{Trouble: broker.TroubleNoConnection, Err: io.EOF}},
+	} {
+		inBubble(t, slackgate.Predictive, func(b *bench) {
+			b.flood(15_000)
+			const quiet = 40
+			for i := range quiet {
+				if asked, _ := b.asks(b.job(fmt.Sprintf("q%d", i), 15_000)); asked {
+					t.Fatalf("%s: the store was asked for job %d", name, i)
+				}
+			}
+			b.watched.mu.Lock()
+			b.watched.failAdmit = c.err
+			b.watched.stale = c.stale
+			b.watched.mu.Unlock()
+			asked := b.job("asked", 15_000)
+			asked.Class = "d"
+			if _, err := b.Submit(b.ctx, asked); !errors.Is(err, broker.ErrUnavailable) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if b.anyUntold() != c.again {
+				t.Errorf("%s: counts are kept: %t, want %t", name, !c.again, c.again)
+			}
+			b.watched.mu.Lock()
+			b.watched.failAdmit, b.watched.stale = nil, false
+			b.watched.mu.Unlock()
+			if _, err := b.Submit(b.ctx, b.job("next", 15_000)); err != nil || b.anyUntold() {
+				t.Fatalf("%s: %v, untold %t", name, err, b.anyUntold())
+			}
+			told := 0
+			for _, n := range b.watched.told {
+				told += int(n)
+			}
+			if want := map[bool]int{true: quiet}[c.again]; told != want {
+				t.Errorf("%s: the next call told of %d refusals, want %d", name, told, want)
+			}
+		})
+	}
 }
 
 // A flag that another replica closes holds for the next decision, in a flood
