@@ -360,6 +360,9 @@ type View struct {
 	// Usage is what the attempt that gave the outcome used. What all attempts
 	// cost stands in the spend ledger.
 	Usage *Usage `json:"usage,omitempty"`
+	// CancelledBy names the call to the store that ended the job while it
+	// waited; empty: it had another end.
+	CancelledBy string `json:"-"`
 }
 
 // Usage is what one attempt used, in tokens.

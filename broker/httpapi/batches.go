@@ -268,6 +268,7 @@ func (s *Server) cancelBatch(c echo.Context) error {
 		}
 		results, err := s.Store.CancelAll(ctx, ids...)
 		if err != nil {
+			s.logLostCancel(err, ids...)
 			return err
 		}
 		var ended []string

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"leeway/broker"
@@ -49,6 +51,42 @@ type api struct {
 	mu         sync.Mutex // guards what follows
 	gone, mute bool
 	conns      []net.Conn
+	// Of the next script that names the job loseOf the reply is lost, once it
+	// has run. refuse is what the store answers instead of running any.
+	loseOf, refuse string
+}
+
+// A reply of the store's that says that it did nothing.
+type storeError string
+
+func (e storeError) Error() string { return string(e) }
+func (storeError) RedisError()     {}
+
+// DialHook and the others implement [redis.Hook].
+func (a *api) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (a *api) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (a *api) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		a.mu.Lock()
+		loseOf, refuse := a.loseOf, a.refuse
+		a.mu.Unlock()
+		script := strings.HasPrefix(cmd.Name(), "eval")
+		if script && refuse != "" {
+			cmd.SetErr(storeError(refuse))
+			return cmd.Err()
+		}
+		err := next(ctx, cmd)
+		if script && err == nil && loseOf != "" && slices.Contains(cmd.Args(), any(loseOf)) {
+			a.mu.Lock()
+			a.loseOf = ""
+			a.mu.Unlock()
+			cmd.SetErr(context.DeadlineExceeded)
+			return cmd.Err()
+		}
+		return err
+	}
 }
 
 // logged collects a log's lines.
@@ -94,6 +132,7 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 		a.cfg = cfg
 		a.flags.Store(flag.NewTable(0, nil))
 		rdb := redisstore.DialClient(a.dial)
+		rdb.AddHook(a)
 		a.store = redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout()})
 		log := slog.New(slog.NewJSONHandler(a.log, nil))
 		a.group = background.New(context.Background(), log)

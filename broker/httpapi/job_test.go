@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -179,6 +180,71 @@ func TestDelete(t *testing.T) {
 		late := a.admitted(`{"text":"x","deadline_ms":5000}`)
 		time.Sleep(5 * time.Second)
 		del(late, 200, "late")
+	})
+}
+
+// A cancel that the store carried out and whose reply was lost leaves its job a
+// log line, and one line only; one that was not carried out leaves none.
+func TestCancelWithoutReply(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		del := func(path string, status int) {
+			t.Helper()
+			if w := a.send(http.MethodDelete, path, ""); w.Code != status {
+				t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, status)
+			}
+		}
+		set := func(loseOf, refuse string) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.loseOf, a.refuse = loseOf, refuse
+		}
+		lines := func(want ...string) {
+			t.Helper()
+			time.Sleep(lostCancelWait)
+			synctest.Wait()
+			var got []string
+			for _, l := range a.log.jobs(t) {
+				if l["outcome"] != "cancelled" {
+					t.Errorf("%v", l)
+				}
+				got = append(got, l["job_id"].(string))
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("lines of %v, want %v", got, want)
+			}
+		}
+		first := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		set(first, "")
+		del("/v1/jobs/"+first, 503)
+		del("/v1/jobs/"+first, 200) // and again, as its producer would
+		lines(first)
+
+		// Not carried out: the store said so, or the job had another end.
+		second := a.admitted(`{"text":"x","deadline_ms":600000}`)
+		set("", "OOM command not allowed when used memory > 'maxmemory'.")
+		del("/v1/jobs/"+second, 503)
+		set("", "")
+		lines(first)
+		set("nobody", "")
+		del("/v1/jobs/nobody", 503)
+		lines(first)
+		del("/v1/jobs/"+second, 200)
+		lines(first, second)
+		set(second, "")
+		del("/v1/jobs/"+second, 503) // it had ended before
+		lines(first, second)
+
+		// A batch's jobs are taken back some in a step.
+		s := a.sendLines("/v1/jobs/batch", []string{`{"text":"x","deadline_ms":600000}`, `{"text":"y","deadline_ms":600000}`})
+		set(s.lines[1].JobID, "")
+		del("/v1/batches/"+s.id, 503)
+		all := []string{first, second}
+		for _, l := range s.lines {
+			all = append(all, l.JobID)
+		}
+		lines(all...)
 	})
 }
 

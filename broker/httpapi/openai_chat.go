@@ -109,6 +109,7 @@ var errClientGone = errors.New("the client has gone")
 func (s *Server) takeBack(ctx context.Context, id string) {
 	switch what, err := s.Store.Cancel(ctx, id); {
 	case err != nil:
+		s.logLostCancel(err, id)
 		s.Log.Warn("job of a client that has gone not cancelled", "job_id", id, "error", err)
 	case what == redisstore.CancelWaiting:
 		s.logEnd(id)

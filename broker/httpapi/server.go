@@ -20,7 +20,6 @@ import (
 	"leeway/broker/config"
 	"leeway/broker/faultpoint"
 	"leeway/broker/flag"
-	"leeway/broker/joblog"
 	"leeway/broker/measure"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
@@ -431,6 +430,7 @@ func (s *Server) cancel(c echo.Context) error {
 	}
 	what, err := s.Store.Cancel(ctx, id)
 	if err != nil {
+		s.logLostCancel(err, id)
 		return err
 	}
 	status := http.StatusOK
@@ -453,33 +453,3 @@ func (s *Server) cancel(c echo.Context) error {
 	}
 	return c.JSON(status, map[string]string{"job_id": id, "result": string(what)})
 }
-
-// logEnd writes the line of a job that ended here, when the store lets it be
-// read.
-func (s *Server) logEnd(id string) {
-	s.background.Go("log line", func(ctx context.Context) error {
-		pause := time.NewTicker(time.Second)
-		defer pause.Stop()
-		for range logTries {
-			view, err := s.Store.Get(ctx, id)
-			if err == nil {
-				joblog.Ended(ctx, s.Log, view)
-				return nil
-			}
-			if !errors.Is(err, broker.ErrUnavailable) {
-				s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
-				return nil
-			}
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-		s.Log.Error("ended job not readable for the log", "job_id", id)
-		return nil
-	})
-}
-
-// logTries is how many seconds a line waits for the store.
-const logTries = 120

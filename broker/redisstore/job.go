@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
@@ -268,15 +269,32 @@ func (s *Store) Cancel(ctx context.Context, id string) (Cancelled, error) {
 	return got[0], nil
 }
 
+// CancelUnknownError is what a cancel returns whose reply was lost: it may have
+// been done. The jobs that it ended have Call as their [broker.View].CancelledBy.
+type CancelUnknownError struct {
+	Call string
+	Err  error
+}
+
+func (e *CancelUnknownError) Error() string { return e.Err.Error() }
+
+// Unwrap gives what the store or the network said.
+func (e *CancelUnknownError) Unwrap() error { return e.Err }
+
 // CancelAll takes jobs back in one step, so they should be few: what came of
-// each stands in their order.
+// each stands in their order. The error is a [CancelUnknownError] where they may
+// have been taken back all the same.
 func (s *Store) CancelAll(ctx context.Context, ids ...string) ([]Cancelled, error) {
-	args := []any{s.keepMS, s.books}
+	call := uuid.NewString()
+	args := []any{s.keepMS, s.books, call}
 	for _, id := range ids {
 		args = append(args, id)
 	}
 	v, err := s.run(ctx, scriptCancel, args...)
 	if err != nil {
+		if !broker.TroubleOf(err).NothingDone() {
+			err = &CancelUnknownError{Call: call, Err: err}
+		}
 		return nil, err
 	}
 	r := asReply(v)
@@ -361,6 +379,7 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 		v.Backend = m["backend"]
 		v.ElapsedMS = num("ended") - v.AcceptedMS
 		v.ResultExpiresMS = num("answer_until")
+		v.CancelledBy = m["cancelled_by"]
 		if fb := num("first_byte"); fb >= 0 {
 			v.FirstByteMS = &fb
 		}

@@ -1,4 +1,5 @@
--- Cancel jobs. ARGV: keep_ms, books, ids.
+-- Cancel jobs. ARGV: keep_ms, books, name of this call, ids.
+-- A job that ends here keeps the call's name, so that a caller who lost the reply can tell what it ended.
 -- Returns per id 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it).
 never_refused()
 local now = now_ms()
@@ -10,6 +11,7 @@ local function cancel(id)
   if r.state == 'waiting' then
     end_job(id, r, now, { outcome = 'cancelled', cause = '', reason = '', backend = '', first_byte_ms = '-1',
       details = '{}', keep_ms = ARGV[1], books = ARGV[2] })
+    redis.call('HSET', P .. ':job:' .. id, 'cancelled_by', ARGV[3])
     return 'cancelled'
   end
   redis.call('HSET', P .. ':job:' .. id, 'cancel', '1')
@@ -17,5 +19,5 @@ local function cancel(id)
   return 'running'
 end
 local out = {}
-for i = 3, #ARGV do out[#out + 1] = cancel(ARGV[i]) end
+for i = 4, #ARGV do out[#out + 1] = cancel(ARGV[i]) end
 return out

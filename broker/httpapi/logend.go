@@ -1,0 +1,82 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/joblog"
+	"leeway/broker/redisstore"
+)
+
+// logTries is how many seconds a line waits for the store; lostCancelWait is
+// how long after a cancel without a reply its jobs are looked at.
+const (
+	logTries       = 120
+	lostCancelWait = time.Second
+)
+
+// logEnd writes the line of a job that ended here, when the store lets it be
+// read.
+func (s *Server) logEnd(id string) {
+	s.background.Go("log line", func(ctx context.Context) error {
+		err := s.whenReadable(ctx, id, func(view *broker.View) { joblog.Ended(ctx, s.Log, view) })
+		if err != nil {
+			s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+		}
+		return nil
+	})
+}
+
+// logLostCancel writes the lines of the jobs that a failed cancel ended all the
+// same, if err says that it may have. Nobody else does: only this call was told
+// by the store, and the answer was lost.
+func (s *Server) logLostCancel(err error, ids ...string) {
+	lost, ok := errors.AsType[*redisstore.CancelUnknownError](err)
+	if !ok {
+		return
+	}
+	s.background.Go("log line", func(ctx context.Context) error {
+		// A store that stood still does first what it was asked before.
+		select {
+		case <-time.After(lostCancelWait):
+		case <-ctx.Done():
+			return nil
+		}
+		for _, id := range ids {
+			err := s.whenReadable(ctx, id, func(view *broker.View) {
+				if view.CancelledBy == lost.Call {
+					joblog.Ended(ctx, s.Log, view)
+				}
+			})
+			if err != nil && !errors.Is(err, broker.ErrNotFound) {
+				s.Log.Error("whether a cancel ended the job not readable for the log", "job_id", id, "error", err)
+			}
+		}
+		return nil
+	})
+}
+
+// whenReadable reads a job as soon as the store allows it. The error is the
+// store's last; nil when ctx is done before.
+func (s *Server) whenReadable(ctx context.Context, id string, then func(*broker.View)) (err error) {
+	pause := time.NewTicker(time.Second)
+	defer pause.Stop()
+	for range logTries {
+		var view *broker.View
+		if view, err = s.Store.Get(ctx, id); err == nil {
+			then(view)
+			return nil
+		}
+		if !errors.Is(err, broker.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return err
+}
