@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"leeway/slackgate"
 	"leeway/slackgate/simulate"
 )
 
@@ -19,6 +21,10 @@ type simulateCmd struct {
 	JSON  bool   `name:"json" help:"One JSON object a row."`
 	Only  string `placeholder:"TEXT" help:"Only the rows whose workload, service or policy contains TEXT."`
 	Trace string `placeholder:"FILE" help:"Play this CSV instead of the table: columns TIMESTAMP or timestamp_ms, ContextTokens or input_length, GeneratedTokens or output_length."`
+
+	Shards  []int         `placeholder:"N,..." help:"Instead of the table, split pools of 32 paid and 16 free workers into so many shards and print how close their gates stay to one gate. Use few --seeds: a run takes a second."`
+	Choices []int         `default:"2" placeholder:"1,2" help:"With --shards: a job goes to the better of 2 shards taken at random, or to 1."`
+	ViewAge time.Duration `name:"view-age" default:"0s" help:"With --shards: how old the view may be by which two shards are compared."`
 }
 
 // maxSeeds bounds a run to minutes.
@@ -37,25 +43,24 @@ func (c *simulateCmd) Run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("no row contains %.60q", c.Only)
 	}
 	if !c.JSON {
-		if _, err := fmt.Fprintf(out, "Means over seeds 1 to N; paid 2 workers, free 1. A miss is late or dropped.\n"); err != nil {
+		workers := simulate.Workers
+		if len(c.Shards) > 0 {
+			workers = simulate.WideWorkers
+		}
+		if _, err := fmt.Fprintf(out, "Means over seeds 1 to N; paid %d workers, free %d. A miss is late or dropped.\n",
+			workers[slackgate.Paid], workers[slackgate.Free]); err != nil {
 			return err
 		}
 	}
-	encoder := json.NewEncoder(out)
 	for i := range scenarios {
-		first := true
-		err := scenarios[i].Rows(c.Seeds, ctx.Err, func(r simulate.Row) error {
-			if c.JSON {
-				return encoder.Encode(r)
-			}
-			if first {
-				first = false
-				if err := simulate.WriteHeading(out, &r); err != nil {
-					return err
-				}
-			}
-			return simulate.WriteRow(out, &r)
-		})
+		var err error
+		if len(c.Shards) > 0 {
+			emit := rowsTo(out, c.JSON, simulate.WriteShardHeading, simulate.WriteShardRow)
+			err = scenarios[i].ShardRows(c.Seeds, c.shardings(), ctx.Err, emit)
+		} else {
+			emit := rowsTo(out, c.JSON, simulate.WriteHeading, simulate.WriteRow)
+			err = scenarios[i].Rows(c.Seeds, ctx.Err, emit)
+		}
 		if err != nil {
 			return err
 		}
@@ -63,9 +68,45 @@ func (c *simulateCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// scenarios are those of the table, or of the trace, that --only leaves.
+// rowsTo prints the rows of one scenario as JSON, or as text under a heading.
+func rowsTo[R any](out io.Writer, asJSON bool, heading, row func(io.Writer, *R) error) func(R) error {
+	first := true
+	return func(r R) error {
+		if asJSON {
+			return json.NewEncoder(out).Encode(r)
+		}
+		if first {
+			first = false
+			if err := heading(out, &r); err != nil {
+				return err
+			}
+		}
+		return row(out, &r)
+	}
+}
+
+// shardings are those asked for. One shard leaves nothing to choose and is
+// played once.
+func (c *simulateCmd) shardings() []simulate.Sharding {
+	var all []simulate.Sharding
+	for _, n := range c.Shards {
+		for _, choices := range c.Choices {
+			all = append(all, simulate.Sharding{Shards: n, Choices: choices, ViewAgeMS: c.ViewAge.Milliseconds()})
+			if n == 1 {
+				break
+			}
+		}
+	}
+	return all
+}
+
+// scenarios are those of the table, of the shards, or of the trace, that --only
+// leaves.
 func (c *simulateCmd) scenarios() ([]simulate.Scenario, error) {
 	all := simulate.Scenarios()
+	if len(c.Shards) > 0 {
+		all = simulate.ShardScenarios()
+	}
 	if c.Trace != "" {
 		doc, err := readTrace(c.Trace)
 		if err != nil {
@@ -76,6 +117,9 @@ func (c *simulateCmd) scenarios() ([]simulate.Scenario, error) {
 			return nil, err
 		}
 		all = simulate.TraceScenarios(filepath.Base(c.Trace), trace)
+		if len(c.Shards) > 0 {
+			all = simulate.TraceShardScenarios(filepath.Base(c.Trace), trace)
+		}
 	}
 	var kept []simulate.Scenario
 	for _, s := range all {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"leeway/slackgate/simulate"
 )
@@ -86,5 +87,38 @@ func TestSimulateCommandRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+func TestSimulateCommandShards(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mine.csv")
+	if err := os.WriteFile(file, []byte("timestamp_ms,input_length,output_length\n0,10,5\n100,20,5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := simulateCmd{Seeds: 3, JSON: true, Trace: file, Shards: []int{1, 4}, Choices: []int{1, 2}, ViewAge: time.Second}
+	var out bytes.Buffer
+	if err := c.Run(context.Background(), &out); err != nil {
+		t.Fatal(err)
+	}
+	var rows []simulate.ShardRow
+	for dec := json.NewDecoder(&out); dec.More(); {
+		var r simulate.ShardRow
+		if err := dec.Decode(&r); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, r)
+	}
+	// One shard leaves nothing to choose.
+	if len(rows) != 3 || rows[0].Shards != 1 || rows[2].Choices != 2 || rows[2].ViewAgeMS != 1000 || rows[2].Usable != 2 {
+		t.Fatalf("%+v", rows)
+	}
+	c.JSON = false
+	if err := c.Run(context.Background(), &out); err != nil || !strings.Contains(out.String(), "paid 32 workers, free 16") ||
+		!strings.Contains(out.String(), "100.0 %") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	c.Shards = []int{17}
+	if err := c.Run(context.Background(), &out); err == nil || !strings.Contains(err.Error(), "fewer than 17 shards") {
+		t.Error(err)
 	}
 }

@@ -74,7 +74,11 @@ type Outcome struct {
 	RejectWaitMS int64
 	// UnderP95 counts backend calls made with less slack than the p95 believed.
 	UnderP95 int
-	Classes  []ClassCount
+	// IdleWhileWaitingMS is how long, summed over slots, a slot stood idle
+	// while a job that it could have taken waited in the same pool of another
+	// shard. 0 without shards.
+	IdleWhileWaitingMS int64
+	Classes            []ClassCount
 }
 
 // JobRun is what became of one job of a run. Instants count from the start of
@@ -139,6 +143,7 @@ type pool struct {
 	learner *learner
 	nowMS   int64
 	list    bool
+	workers int
 }
 
 // Before implements [slackgate.Counter].
@@ -157,8 +162,8 @@ type run struct {
 	jobs    []Arrival
 	first   [][slackgate.NumPaths]int64 // drawn per job and pool
 	hold    [][slackgate.NumPaths]int64
-	pools   [slackgate.NumPaths]*pool
-	workers [slackgate.NumPaths]int
+	shards  []*shard
+	choice  chooser
 	reserve int64
 	horizon int64
 	out     Outcome
@@ -174,8 +179,13 @@ func Run(w Workload, s Service, p Policy, seed uint64) Outcome {
 
 // Replay is [Run] with what became of each job, in the order of the arrivals.
 func Replay(w Workload, s Service, p Policy, seed uint64) (Outcome, []JobRun) {
+	return replay(w, s, p, Sharding{Shards: 1, Choices: 1}, seed)
+}
+
+// replay plays a run whose sharding has been checked.
+func replay(w Workload, s Service, p Policy, over Sharding, seed uint64) (Outcome, []JobRun) {
 	jobs := w.Make(seed)
-	r := &run{policy: p, service: &s, jobs: jobs, workers: s.workers(), reserve: slackgate.Unbounded}
+	r := &run{policy: p, service: &s, jobs: jobs, reserve: slackgate.Unbounded}
 	if s.Serve == nil {
 		r.first, r.hold = draw(jobs, &s, seed)
 	}
@@ -189,13 +199,7 @@ func Replay(w Workload, s Service, p Policy, seed uint64) (Outcome, []JobRun) {
 		r.reserve = min(r.reserve, jobs[i].ReserveMS)
 		r.horizon = max(r.horizon, jobs[i].DeadlineMS)
 	}
-	for _, path := range slackgate.Paths {
-		r.pools[path] = &pool{path: path, belief: s.Belief[path], list: p.ListOrder}
-		if p.Learn {
-			r.pools[path].learner = newLearner(&s.Belief[path])
-			r.pools[path].belief = r.pools[path].learner.belief(startMS, nil)
-		}
-	}
+	r.split(over, seed)
 	r.play()
 	return r.out, r.seen
 }
@@ -222,17 +226,18 @@ func (r *run) play() {
 		if next < len(r.jobs) {
 			now = startMS + r.jobs[next].AtMS
 		}
-		for _, path := range slackgate.Paths {
-			for i := range r.pools[path].running {
-				now = min(now, r.pools[path].running[i].doneMS)
-			}
+		for _, sh := range r.shards {
+			now = min(now, sh.nextEnd())
 		}
 		if now == math.MaxInt64 {
 			return
 		}
-		for _, path := range slackgate.Paths {
-			r.finish(r.pools[path], now)
-			r.claim(r.pools[path], now)
+		r.countIdle(now)
+		for _, sh := range r.shards {
+			for _, path := range slackgate.Paths {
+				r.finish(sh.pools[path], now)
+				r.claim(sh, path, now)
+			}
 		}
 		for next < len(r.jobs) && startMS+r.jobs[next].AtMS == now {
 			r.submit(next, now)
@@ -278,8 +283,9 @@ func (r *run) finish(p *pool, now int64) {
 func (r *run) deadline(job int) int64 { return startMS + r.jobs[job].AtMS + r.jobs[job].DeadlineMS }
 
 // claim puts waiting jobs on free workers.
-func (r *run) claim(p *pool, now int64) {
-	for len(p.running) < r.workers[p.path] && len(p.queue) > 0 {
+func (r *run) claim(sh *shard, path slackgate.Path, now int64) {
+	p := sh.pools[path]
+	for len(p.running) < p.workers && len(p.queue) > 0 {
 		w := p.queue[0]
 		p.queue = p.queue[1:]
 		p.refresh(now)
@@ -292,7 +298,7 @@ func (r *run) claim(p *pool, now int64) {
 		case fits:
 		case !r.policy.Recheck:
 			r.out.UnderP95++
-		case r.rescue(p, w.job, now):
+		case r.rescue(sh, path, w.job, now):
 			continue
 		default:
 			r.out.Dropped++
@@ -338,23 +344,24 @@ func (r *run) call(path slackgate.Path, w waiting, now int64) call {
 
 func ceil(x float64) int64 { return int64(math.Ceil(x - 1e-6)) }
 
-// rescue offers a job that fails the free pool's re-check to the paid one, with
-// the time it has left.
-func (r *run) rescue(p *pool, job int, now int64) bool {
-	if !r.policy.Rescue || p.path != slackgate.Free {
+// rescue offers a job that fails the free pool's re-check to the paid one of
+// its shard, with the time it has left.
+func (r *run) rescue(sh *shard, from slackgate.Path, job int, now int64) bool {
+	if !r.policy.Rescue || from != slackgate.Free {
 		return false
 	}
-	return r.offer(job, [2]slackgate.Path{slackgate.Paid}, now) != slackgate.Reject
+	return r.offer(sh, job, [2]slackgate.Path{slackgate.Paid}, now) != slackgate.Reject
 }
 
 // submit puts one new job to the gate.
 func (r *run) submit(job int, now int64) {
 	r.out.Classes[r.jobs[job].Class].Offered++
+	sh := r.choose(job, now)
 	if r.policy.AdmitAll {
-		r.queueAnyway(job, now)
+		r.queueAnyway(sh, job, now)
 		return
 	}
-	switch r.offer(job, r.jobs[job].Prefer, now) {
+	switch r.offer(sh, job, r.jobs[job].Prefer, now) {
 	case slackgate.Reject:
 		r.out.Rejected++
 	case slackgate.Paid:
@@ -365,17 +372,17 @@ func (r *run) submit(job int, now int64) {
 }
 
 // queueAnyway puts a job where it would be served first, whatever its deadline.
-func (r *run) queueAnyway(i int, now int64) {
+func (r *run) queueAnyway(sh *shard, i int, now int64) {
 	job := &r.jobs[i]
 	var to *pool
 	soonest := 0.0
 	for _, path := range job.Prefer {
-		if path == slackgate.Reject || r.workers[path] == 0 {
+		if path == slackgate.Reject || sh.pools[path].workers == 0 {
 			continue
 		}
-		p := r.pools[path]
+		p := sh.pools[path]
 		p.refresh(now)
-		if at := float64(len(p.queue)+len(p.running)+1) / float64(r.workers[path]) * p.belief.Hold.MeanMS; to == nil || at < soonest {
+		if at := float64(len(p.queue)+len(p.running)+1) / float64(p.workers) * p.belief.Hold.MeanMS; to == nil || at < soonest {
 			to, soonest = p, at
 		}
 	}
@@ -391,12 +398,29 @@ func (r *run) queueAnyway(i int, now int64) {
 	r.seen[i].Path = to.path
 	r.seen[i].Result = slackgate.Result{Path: to.path, SlackMS: job.DeadlineMS - job.ReserveMS}
 	to.queue = append(to.queue, waiting{now + job.DeadlineMS - job.ReserveMS, i})
-	r.claim(to, now)
+	r.claim(sh, to.path, now)
 }
 
-// offer asks the gate about a job and, if it is admitted, queues it.
-func (r *run) offer(i int, prefer [2]slackgate.Path, now int64) slackgate.Path {
+// offer asks a shard's gate about a job and, if it is admitted, queues it.
+func (r *run) offer(sh *shard, i int, prefer [2]slackgate.Path, now int64) slackgate.Path {
 	job := slackgate.Job{DeadlineMS: r.deadline(i), ReserveMS: r.jobs[i].ReserveMS, Prefer: prefer}
+	res := r.ask(sh, job, now)
+	seen := &r.seen[i]
+	if seen.Result.Reason == "" { // not a rescue
+		seen.Result = res
+	}
+	if res.Path != slackgate.Reject {
+		p := sh.pools[res.Path]
+		seen.Path = res.Path
+		urgency := job.UrgencyMS()
+		p.queue = slices.Insert(p.queue, p.place(urgency), waiting{urgency, i})
+		r.claim(sh, res.Path, now)
+	}
+	return res.Path
+}
+
+// ask is what a shard's gate says of a job at now.
+func (r *run) ask(sh *shard, job slackgate.Job, now int64) slackgate.Result {
 	policy := slackgate.Policy{Rule: r.policy.Rule, FreeQueueAgeCutMS: slackgate.Unbounded}
 	if policy.Rule == slackgate.Seed {
 		policy.FreeQueueAgeCutMS = slackgate.ArticleFreeQueueAgeCutMS
@@ -404,27 +428,16 @@ func (r *run) offer(i int, prefer [2]slackgate.Path, now int64) slackgate.Path {
 	urgency := job.UrgencyMS()
 	var snap slackgate.Snapshot
 	for _, path := range slackgate.Paths {
-		snap.Pools[path] = r.state(r.pools[path], urgency, now)
+		snap.Pools[path] = r.state(sh.pools[path], urgency, now)
 	}
 	bounds := slackgate.Bounds(&snap, job, policy, job.SlackMS(now))
 	for k := range bounds {
 		if b := &bounds[k]; b.Path != slackgate.Reject {
-			p := r.pools[b.Path]
+			p := sh.pools[b.Path]
 			snap.Pools[b.Path].Break = b.Check(len(p.running), p)
 		}
 	}
-	res := slackgate.Decide(&snap, job, policy, now)
-	seen := &r.seen[i]
-	if seen.Result.Reason == "" { // not a rescue
-		seen.Result = res
-	}
-	if res.Path != slackgate.Reject {
-		p := r.pools[res.Path]
-		seen.Path = res.Path
-		p.queue = slices.Insert(p.queue, p.place(urgency), waiting{urgency, i})
-		r.claim(p, now)
-	}
-	return res.Path
+	return slackgate.Decide(&snap, job, policy, now)
 }
 
 // place is where in the order a newcomer goes.
@@ -458,7 +471,7 @@ func (p *pool) refresh(now int64) {
 func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 	p.refresh(now)
 	s := slackgate.PoolState{
-		Limit: r.workers[p.path], Capacity: r.workers[p.path],
+		Limit: p.workers, Capacity: p.workers,
 		Waiting: len(p.queue), Running: len(p.running), Ahead: p.place(urgency),
 		FirstByteP95MS: ceil(p.belief.FirstByte.P95MS),
 	}
@@ -469,7 +482,7 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 	s.Closed = r.service.Closed != nil && r.service.Closed(p.path, now-startMS)
 	if r.policy.Rule == slackgate.Predictive {
 		p.ladder.Build(&slackgate.Plan{
-			Capacity: r.workers[p.path], RunningMS: p.ages, Belief: p.belief,
+			Capacity: p.workers, RunningMS: p.ages, Belief: p.belief,
 			ReserveMS: r.reserve, HorizonMS: r.horizon,
 		})
 		s.Ladder = &p.ladder

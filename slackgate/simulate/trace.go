@@ -209,21 +209,35 @@ func TraceWorkload(name string, trace []Request) Workload {
 	return Workload{Name: name, Slices: TraceSlices(trace), Make: func(seed uint64) []Arrival {
 		n := TraceSlices(trace)
 		from := int((seed-1)%uint64(n)) * articleJobs
-		rows := trace[from:min(from+articleJobs, len(trace))]
-		// The row after the slice, where there is one, ends it.
-		span := rows[len(rows)-1].AtUS - rows[0].AtUS
-		if end := from + articleJobs; end < len(trace) {
-			span = trace[end].AtUS - rows[0].AtUS
-		}
-		jobs := make([]Arrival, len(rows))
-		for i, r := range rows {
-			at := 0.0
-			if span > 0 {
-				at = float64(r.AtUS-rows[0].AtUS) / float64(span) * float64(len(rows)) / articlePerSecond * 1000
-			}
-			jobs[i] = articleJob(int64(at))
-			jobs[i].InputTokens, jobs[i].OutputTokens = r.InputTokens, r.OutputTokens
-		}
-		return jobs
+		end := min(from+articleJobs, len(trace))
+		return scaled(trace[from:end], trace[end:], articlePerSecond)
 	}}
+}
+
+// WholeTraceWorkload plays a trace from its first request to its last as the
+// article's jobs, with time scaled so that perSecond arrive on average.
+func WholeTraceWorkload(name string, trace []Request, perSecond float64) Workload {
+	return Workload{
+		Name: fmt.Sprintf("%s at %g/s", name, perSecond), Slices: 1,
+		Make: func(uint64) []Arrival { return scaled(trace, nil, perSecond) },
+	}
+}
+
+// scaled are rows as the article's jobs, perSecond on average. The row after
+// them, where there is one, ends their time.
+func scaled(rows, after []Request, perSecond float64) []Arrival {
+	span := rows[len(rows)-1].AtUS - rows[0].AtUS
+	if len(after) > 0 {
+		span = after[0].AtUS - rows[0].AtUS
+	}
+	jobs := make([]Arrival, len(rows))
+	for i, r := range rows {
+		at := 0.0
+		if span > 0 {
+			at = float64(r.AtUS-rows[0].AtUS) / float64(span) * float64(len(rows)) / perSecond * 1000
+		}
+		jobs[i] = articleJob(int64(at))
+		jobs[i].InputTokens, jobs[i].OutputTokens = r.InputTokens, r.OutputTokens
+	}
+	return jobs
 }
