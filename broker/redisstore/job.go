@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,7 +66,7 @@ func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease
 	r := asReply(v)
 	now, what := r.int(), r.string()
 	met = Met{Full: what == "full", Ended: r.texts()}
-	for gone := range slices.Chunk(r.texts(), 2) {
+	for gone := range r.groups(2) {
 		met.Lost = append(met.Lost, broker.Lost{Path: path, Class: gone[0], ID: gone[1]})
 	}
 	if r.err != nil {

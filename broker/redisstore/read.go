@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,9 +126,9 @@ func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swep
 		return nil, err
 	}
 	r := asReply(v)
-	s.saw(r.int())
+	now := r.int()
 	out := &Swept{Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
-	for gone := range slices.Chunk(r.texts(), 3) {
+	for gone := range r.groups(3) {
 		l := broker.Lost{Class: gone[1], ID: gone[2]}
 		if err := l.Path.UnmarshalText([]byte(gone[0])); err != nil {
 			return nil, fmt.Errorf("%w: sweep: %w", broker.ErrUnavailable, err)
@@ -139,7 +138,11 @@ func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swep
 	for r.more() {
 		out.Ended = append(out.Ended, r.string())
 	}
-	return out, r.err
+	if r.err != nil {
+		return nil, r.err
+	}
+	s.saw(now)
+	return out, nil
 }
 
 // Waiting is how many jobs wait in a pool.

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -208,6 +210,16 @@ func (r *reply) ints() []int64 {
 		}
 	}
 	return out
+}
+
+// groups reads texts that belong together n by n.
+func (r *reply) groups(n int) iter.Seq[[]string] {
+	texts := r.texts()
+	if r.err == nil && len(texts)%n != 0 {
+		r.err = fmt.Errorf("%w: reply has %d texts where each has %d", broker.ErrUnavailable, len(texts), n)
+		texts = nil
+	}
+	return slices.Chunk(texts, n)
 }
 
 func (r *reply) string() string {
