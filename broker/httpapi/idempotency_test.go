@@ -4,9 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"leeway/broker/config"
 )
 
 // A submission under a bound key is its job, also when its instant has passed
@@ -80,4 +84,74 @@ func firstAsRepeated(t *testing.T, first, again []byte) string {
 		t.Fatal(err)
 	}
 	return string(raw) + "\n"
+}
+
+// A chat completion under a bound key is its job, also when its class has been
+// taken out of the configuration since. Another body is judged by itself.
+func TestChatKeyOutlivesItsClass(t *testing.T) {
+	const doc = "classes:\n  gone: {max_output_tokens: 50}\n  summary: {}\ndefault_class: summary\n"
+	inAPI(t, doc, func(a *api) {
+		const body = `{"model":"gone","messages":[{"role":"user","content":"x"}]}`
+		chat := func(body string, header ...string) *httptest.ResponseRecorder {
+			w, _ := a.chat(a.t.Context(), body, header...)
+			return w
+		}
+		const key = HeaderIdempotencyKey
+		var first *httptest.ResponseRecorder
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			first = chat(body, key, "k")
+		}()
+		synctest.Wait()
+		c := a.claim()
+		a.finish(c)
+		<-done
+		cfg, err := config.Parse([]byte(strings.Replace(doc, "  gone: {max_output_tokens: 50}\n", "", 1)))
+		a.must(err)
+		a.cfg = cfg
+		again := chat(body, key, "k")
+		if first.Code != http.StatusOK || again.Code != http.StatusOK || again.Body.String() != first.Body.String() {
+			t.Errorf("%d %s, then %d %s", first.Code, first.Body, again.Code, again.Body)
+		}
+		streamed := chat(strings.Replace(body, `{`, `{"stream":true,`, 1), key, "k")
+		for what, w := range map[string]*httptest.ResponseRecorder{
+			"another body": chat(strings.Replace(body, `"x"`, `"y"`, 1), key, "k"), "another key": chat(body, key, "l"),
+			"no key": chat(body), "streamed, which is another body": streamed,
+		} {
+			if w.Code != http.StatusNotFound {
+				t.Errorf("%s: %d %s", what, w.Code, w.Body)
+			}
+		}
+		if w := chat(body, key, " "); w.Code != http.StatusNotFound {
+			t.Errorf("a bad key: %d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// The same, streamed while the job runs: the repetition waits for its end and
+// answers as the first did.
+func TestStreamedChatKeyOutlivesItsClass(t *testing.T) {
+	const doc = "classes:\n  gone: {max_output_tokens: 50}\n  summary: {}\ndefault_class: summary\n"
+	inAPI(t, doc, func(a *api) {
+		const body = `{"model":"gone","stream":true,"messages":[{"role":"user","content":"x"}]}`
+		answers := make(chan string, 2)
+		chat := func() {
+			w := a.send(http.MethodPost, routeChat, body, "Content-Type", asJSON, HeaderIdempotencyKey, "k")
+			answers <- fmt.Sprint(w.Code, w.Body)
+		}
+		go chat()
+		synctest.Wait()
+		c := a.claim()
+		cfg, err := config.Parse([]byte(strings.Replace(doc, "  gone: {max_output_tokens: 50}\n", "", 1)))
+		a.must(err)
+		a.cfg = cfg
+		go chat()
+		synctest.Wait()
+		a.finish(c)
+		one, two := <-answers, <-answers
+		if one != two || !strings.HasPrefix(one, "200") || !strings.Contains(one, "[DONE]") {
+			t.Errorf("%s\nthen\n%s", one, two)
+		}
+	})
 }

@@ -172,10 +172,7 @@ func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (
 	if err != nil {
 		return nil, err
 	}
-	sub := submission{Class: r.Model, Text: &text, Metadata: r.Metadata}
-	if who := callerOf(c); who.role == roleProducer {
-		sub.Producer = who.name
-	}
+	sub := submission{Class: r.Model, Producer: chatProducer(c), Text: &text, Metadata: r.Metadata}
 	if v := c.Request().Header.Get(HeaderDeadline); v != "" {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil {
@@ -195,6 +192,14 @@ func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (
 	}
 	job.Instruction = instruction
 	return job, nil
+}
+
+// chatProducer is whose job a chat completion is; empty without a producer's key.
+func chatProducer(c echo.Context) string {
+	if who := callerOf(c); who.role == roleProducer {
+		return who.name
+	}
+	return ""
 }
 
 // inChat gives a submission's fields the names they have in a chat completion.

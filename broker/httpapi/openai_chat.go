@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -51,14 +52,23 @@ func (s *Server) chat(c echo.Context) error {
 	if call.request, err = decodeChat(body); err != nil {
 		return err
 	}
-	if call.job, err = s.chatJob(c, call.request, receivedAt); err != nil {
-		return err
-	}
+	var wrong error
+	call.job, wrong = s.chatJob(c, call.request, receivedAt)
 	key, err := idempotencyKey(req.Header)
 	if err != nil {
-		return err
+		return cmp.Or(wrong, err)
 	}
-	call.job.Key = keyed(key, append(body, "\x00chat\x00"+req.Header.Get(HeaderDeadline)...))
+	named := keyed(key, append(body, "\x00chat\x00"+req.Header.Get(HeaderDeadline)...))
+	var v broker.Verdict
+	if wrong != nil { // of a job on record what it was by then counts: its class may be gone
+		var ok bool
+		if v, ok = s.known(req.Context(), &submission{Producer: chatProducer(c)}, named); !ok {
+			return wrong
+		}
+		call.job = &broker.Job{
+			ID: v.JobID, Class: call.request.Model, ReceivedAt: receivedAt, DeadlineMS: max(v.DeadlineMS-s.Store.NowMS(), 0),
+		}
+	}
 	if call.request.Stream {
 		release, err := s.holdStream()
 		if err != nil {
@@ -70,8 +80,11 @@ func (s *Server) chat(c echo.Context) error {
 		call.pieces, done = s.pieces.listen(call.job.ID, pieceDepth)
 		defer done()
 	}
-	v, err := s.Admitter.Submit(req.Context(), call.job)
-	limitHeaders(c.Response().Header(), &v)
+	if wrong == nil {
+		call.job.Key = named
+		v, err = s.Admitter.Submit(req.Context(), call.job)
+		limitHeaders(c.Response().Header(), &v)
+	}
 	// The wait for the answer is long, and the text is the store's by now.
 	call.request.Messages, call.job.Text, call.job.Instruction = nil, "", ""
 	release()
