@@ -40,7 +40,7 @@ type Settings struct {
 	Pools [slackgate.NumPaths]redisstore.PoolPolicy
 	// Beliefs are what the predictive rule believes of the pools.
 	Beliefs [slackgate.NumPaths]slackgate.Belief
-	// DispatchMS is how long a free worker takes to claim a waiting job.
+	// DispatchMS is how long an idle worker takes to claim a waiting job.
 	DispatchMS int64
 	// MinReserveMS is the smallest reserve of the classes that count the last
 	// byte; HorizonMS the longest slack a job can have.
@@ -110,6 +110,7 @@ type Admitter struct {
 	// ticketing are the calls whose tickets are on their way.
 	ticketing sync.WaitGroup
 	view      atomic.Pointer[view]
+	trips     trips
 	fresh     fresh
 }
 

@@ -37,6 +37,7 @@ type watched struct {
 	slow   time.Duration // what a call takes that ends in err
 	sealed error         // of Writable
 
+	delay     time.Duration    // of State
 	failAdmit error            // of Admit alone; nothing reaches the store
 	stale     bool             // Admit finds the caller gone
 	told      map[string]int64 // refusals of the paid pool that the last Admit carried
@@ -75,8 +76,9 @@ func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.Num
 func (w *watched) State(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
 	w.mu.Lock()
 	w.states++
-	err, slow := w.err, w.slow
+	err, slow, delay := w.err, w.slow, w.delay
 	w.mu.Unlock()
+	time.Sleep(delay) // virtual
 	if err != nil {
 		time.Sleep(slow) // virtual
 		return nil, err

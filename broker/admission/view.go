@@ -33,6 +33,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.trips.took(time.Since(at))
 	v := &view{at: at, pools: s.Pools}
 	for _, path := range slackgate.Paths {
 		ladder := new(slackgate.Ladder)
@@ -40,7 +41,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 			Capacity:   st.Pools[path].Capacity,
 			RunningMS:  st.RunningAges[path],
 			Belief:     s.Beliefs[path],
-			DispatchMS: s.DispatchMS,
+			DispatchMS: a.dispatchMS(s.DispatchMS),
 			ReserveMS:  s.MinReserveMS,
 			HorizonMS:  s.HorizonMS,
 		})

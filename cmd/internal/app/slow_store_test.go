@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -32,32 +33,28 @@ func (s *slowness) over(dial dialFunc) dialFunc {
 			return nil, err
 		}
 		near, far := net.Pipe()
-		pass := func(to, from net.Conn, delay func() time.Duration) {
+		var answered atomic.Bool // what comes before an answer is the rest of a long command
+		pass := func(to, from net.Conn, before func()) {
 			defer func() { _, _ = to.Close(), from.Close() }()
-			buf, last := make([]byte, 256<<10), time.Time{}
+			buf := make([]byte, 256<<10)
 			for {
 				n, err := from.Read(buf)
 				if err != nil {
 					return
 				}
-				if now := time.Now(); now.Sub(last) > time.Millisecond { // not the rest of a long command
-					time.Sleep(delay())
-				}
-				last = time.Now()
+				before()
 				if _, err := to.Write(buf[:n]); err != nil {
 					return
 				}
 			}
 		}
 		rng := rand.New(rand.NewPCG(1, 2))
-		go pass(server, far, func() time.Duration {
-			from, to := s.from.Load(), s.to.Load()
-			if to == 0 {
-				return 0
+		go pass(server, far, func() {
+			if from, to := s.from.Load(), s.to.Load(); answered.Swap(false) && to > 0 {
+				time.Sleep(ms(from + rng.Int64N(to-from+1)))
 			}
-			return ms(from + rng.Int64N(to-from+1))
 		})
-		go pass(far, server, func() time.Duration { return 0 })
+		go pass(far, server, func() { answered.Store(true) })
 		return near, nil
 	}
 }
@@ -79,8 +76,8 @@ func mostAtOnce(l *lab.Server) (most int) {
 
 // A store that takes 50 to 200 ms for every call makes decisions slower and no
 // worse. What is promised at a rate that the slots keep up with is kept; under a
-// flood, where the calls between two jobs take more of a slot than the gate
-// counts with, what was promised too much is dropped before a backend is called.
+// flood the gate counts with what each call between two jobs takes at least, and
+// what was promised too much is dropped before a backend is called.
 // No pool is called beyond its slots, and the books balance. A store that takes
 // longer than its time limit is a 503 within it, and mends by itself.
 func TestSlowStore(t *testing.T) {
@@ -88,10 +85,13 @@ func TestSlowStore(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		store := &slowness{}
 		w := startLinked(t, cfg, labs, links{store: store.over})
+		job := func(int) *client.Job { return &client.Job{Text: document} }
+		time.Sleep(2 * time.Second)
+		_, before := w.offerAt(4, 0, job) // scripts and connections are there
+		allUsable(t, before)
 		time.Sleep(2 * time.Second)
 		store.set(50, 200)
 		time.Sleep(2 * time.Second)
-		job := func(int) *client.Job { return &client.Job{Text: document} }
 		verdicts, ends := w.offerAt(20, time.Second, job)
 		for _, v := range verdicts {
 			if v.Path == slackgate.Reject {
@@ -129,7 +129,7 @@ func TestSlowStore(t *testing.T) {
 				t.Errorf("%s was called %d times at once, its pool has %d slots", name, most, slots)
 			}
 		}
-		w.balance(append(ends, flood...), 0)
+		w.balance(slices.Concat(before, ends, flood), 0)
 
 		store.set(400, 600)
 		time.Sleep(time.Second)
