@@ -8,15 +8,16 @@ import (
 	"leeway/slackgate"
 )
 
-// small is a deployment of eight and four workers at a load of nine tenths.
-func small() (Workload, Service) {
+// small is a deployment of eight and four workers; 16 jobs a second are nine
+// tenths of its load.
+func small(perSecond float64, seconds int) (Workload, Service) {
 	s := LognormalService(0.5)
 	s.Workers = [slackgate.NumPaths]int{slackgate.Paid: 8, slackgate.Free: 4}
-	return PoissonWorkload(16, articleSeconds, PaidFirst), s
+	return PoissonWorkload(perSecond, seconds, PaidFirst), s
 }
 
 func TestOneShardIsTheUnshardedRun(t *testing.T) {
-	w, s := small()
+	w, s := small(24, 45)
 	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, ListOrder, Predictive, PredictiveLearns, NoAdmission} {
 		want, wantJobs := Replay(w, s, p, 3)
 		got, gotJobs, err := ReplaySharded(w, s, p, Sharding{Shards: 1, Choices: 2, ViewAgeMS: 100}, 3)
@@ -38,7 +39,7 @@ func TestOneShardIsTheUnshardedRun(t *testing.T) {
 
 // Every job has one end under every policy, and a usable answer is in time.
 func TestShardsLoseNoJob(t *testing.T) {
-	w, s := small()
+	w, s := small(24, 45)
 	arrivals := w.Make(1)
 	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns, NoAdmission} {
 		for _, over := range []Sharding{{2, 1, 0}, {3, 2, 0}, {4, 2, 250}} {
@@ -76,7 +77,7 @@ func btoi(b bool) int {
 // The better of two loses no more than one taken at random, and leaves fewer
 // slots idle beside waiting jobs; a view of a second loses no less than a fresh one.
 func TestTwoChoicesLoseNoMoreThanOne(t *testing.T) {
-	w, s := small()
+	w, s := small(16, 90)
 	sc := Scenario{w, s, []Policy{Predictive}}
 	var rows []ShardRow
 	if err := sc.ShardRows(6, []Sharding{{4, 1, 0}, {4, 2, 0}, {4, 2, 1000}}, goOn, func(r ShardRow) error {
@@ -128,7 +129,7 @@ func TestIdleBesideWaiting(t *testing.T) {
 }
 
 func TestShardingThatCannotBe(t *testing.T) {
-	w, s := small()
+	w, s := small(24, 45)
 	for want, over := range map[string]Sharding{
 		"0 shards":                          {0, 1, 0},
 		"65 shards":                         {65, 1, 0},
