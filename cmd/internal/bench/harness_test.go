@@ -147,22 +147,29 @@ func (g *gate) turns(name string, base, subject func() float64) Measure {
 // against runs one gate's side of a ratio in turns with another's.
 func against(name string, b *gate, base func() float64, g *gate, subject func() float64) Measure {
 	g.t.Helper()
-	side := func(g *gate, run func() float64) Taken {
-		g.clean()
-		before := g.cpu()
-		began := time.Now()
-		perSecond := run()
-		work := perSecond * time.Since(began).Seconds()
-		after := g.cpu()
-		return Taken{PerSecond: perSecond, CPU: CPU{(after.Redis - before.Redis) / work, (after.Process - before.Process) / work}}
-	}
 	var subjects, bases []Taken
 	for range *rounds {
-		bases = append(bases, side(b, base))
-		subjects = append(subjects, side(g, subject))
+		b.clean()
+		bases = append(bases, b.take(base))
+		g.clean()
+		subjects = append(subjects, g.take(subject))
 	}
-	m := Rounds(name, subjects, bases)
-	g.t.Logf("%s: %s of %s/s; in processor time %s: %.1f of %.1f us", name, short(m.Ratio), short(m.Base), short(m.CPURatio), m.CPU[0], m.CPU[1])
+	return g.told(Rounds(name, subjects, bases))
+}
+
+// take runs one side of a round.
+func (g *gate) take(run func() float64) Taken {
+	before := g.cpu()
+	began := time.Now()
+	perSecond := run()
+	work := perSecond * time.Since(began).Seconds()
+	after := g.cpu()
+	return Taken{PerSecond: perSecond, CPU: CPU{(after.Redis - before.Redis) / work, (after.Process - before.Process) / work}}
+}
+
+func (g *gate) told(m Measure) Measure {
+	g.t.Helper()
+	g.t.Logf("%s: %s of %s/s; in processor time %s: %.1f of %.1f us", m.Name, short(m.Ratio), short(m.Base), short(m.CPURatio), m.CPU[0], m.CPU[1])
 	return m
 }
 

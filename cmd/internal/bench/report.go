@@ -112,6 +112,15 @@ func Rounds(name string, subject, base []Taken) Measure {
 	return m
 }
 
+// Costs is Rounds the other way round: how many times as much of real and of
+// processor time a piece of work took as its base.
+func Costs(name string, subject, base []Taken) Measure {
+	m := Rounds(name, base, subject)
+	m.Value, m.Base = m.Base, m.Value
+	m.CPU[0], m.CPU[1] = m.CPU[1], m.CPU[0]
+	return m
+}
+
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0

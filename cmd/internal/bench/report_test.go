@@ -25,6 +25,13 @@ func TestRoundsCompareProcessorTimeToo(t *testing.T) {
 	}
 }
 
+func TestCostsAreRoundsTheOtherWayRound(t *testing.T) {
+	m := Costs("x", []Taken{{40, CPU{30, 10}}, {60, CPU{36, 4}}}, []Taken{{100, CPU{15, 5}}, {90, CPU{16, 4}}})
+	if m.Ratio != 2 || m.CPURatio != 2 || m.CPU != [2]CPU{{33, 7}, {15.5, 4.5}} || m.Value != 50 || m.Base != 95 {
+		t.Fatalf("%+v", m)
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	v := []float64{5, 1, 4, 2, 3}
 	for q, want := range map[float64]float64{0: 1, 0.5: 3, 0.8: 5, 1: 5} {
