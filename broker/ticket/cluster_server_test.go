@@ -23,6 +23,7 @@ func TestTicketsOnACluster(t *testing.T) {
 	defer func() { _ = rdb.Close() }()
 	q := New(rdb, "lw", 5*time.Second, time.Hour)
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	for _, path := range slackgate.Paths {
 		wakes, ended := make(chan struct{}, 1), make(chan error)
 		go func() { ended <- q.Listen(ctx, path, wakes) }()
