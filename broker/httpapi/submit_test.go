@@ -245,8 +245,14 @@ func TestRedisGone(t *testing.T) {
 		inAPI(t, "", func(a *api) {
 			id := a.admitted(`{"text":"x"}`)
 			a.loseRedis(mute)
-			for mute && broker.TroubleOf(a.store.SyncClock(context.Background())) != broker.TroubleNoAnswer {
-				continue // connections from before were cut: that is another trouble
+			// Connections from before were cut, which is another trouble: those of
+			// single commands, and those of several in one.
+			single := func() error { return a.store.SyncClock(context.Background()) }
+			several := func() error { _, err := a.store.Get(context.Background(), id); return err }
+			for _, call := range []func() error{single, several} {
+				for mute && broker.TroubleOf(call()) != broker.TroubleNoAnswer {
+					continue
+				}
 			}
 			for _, r := range [][3]string{
 				{"POST", "/v1/jobs", `{"text":"x"}`},
