@@ -37,9 +37,9 @@ func TestWorkerKilled(t *testing.T) {
 	}
 	d.labs["lab-paid"].busy(2)
 	inFlight := d.labs["lab-paid"].attempts()
-	d.startWorker()
-	victim.kill()
+	victim.kill() // while they are: another worker takes its time to start
 	killed := time.Now()
+	d.startWorker()
 	d.settled(30 * time.Second)
 
 	again := map[string]int64{} // second attempts by job, in ms after the kill

@@ -45,6 +45,7 @@ type settings struct {
 	GraceMS               int
 	// RedisMS bounds each call to Redis.
 	RedisMS int
+	Shards  int // 1 unless set
 
 	// Labs and Redis that the test has started itself.
 	RedisURL                   string
@@ -73,6 +74,7 @@ worker_metrics_listen: 127.0.0.1:0
 redis:
   url: {{.RedisURL}}
   timeout_ms: {{.RedisMS}}
+  shards: {{or .Shards 1}}
 gate:
   policy: {{or .Policy "predictive"}}
 worker:

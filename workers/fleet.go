@@ -62,7 +62,7 @@ func (p *Pool) inStep(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.Store.ReportBackends(ctx, p.worker.ID, p.Backends(), fleetForget); err != nil && ctx.Err() == nil {
+	if err := p.Store.ReportBackends(ctx, p.id, p.Backends(), fleetForget); err != nil && ctx.Err() == nil {
 		p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
 	}
 	return nil

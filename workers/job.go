@@ -111,7 +111,7 @@ func (p *Pool) run(c *broker.Claim) {
 	}
 	faultpoint.Reach(faultpoint.Answered)
 	p.finish(c, f, settled)
-	p.measure(samples...)
+	p.measure(c.ID, samples...)
 }
 
 // stillFits is the gate's check before a backend is called: the first byte in
@@ -420,7 +420,7 @@ func (p *Pool) handBack(c *broker.Claim, settled []redisstore.Settlement) {
 		p.logEnd(c.ID)
 		return
 	}
-	if err := p.Tickets.Put(context.Background(), c.Path, 1); err != nil {
+	if err := p.of(c).shard.Tickets.Put(context.Background(), c.Path, 1); err != nil {
 		p.Log.Warn("ticket not written", "job_id", c.ID, "path", c.Path.String(), "error", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"leeway/workers/backend"
 )
 
-// measure counts calls for the gate. A count that is lost is no harm.
-func (p *Pool) measure(samples ...redisstore.Sample) {
-	if err := p.Store.Measure(context.Background(), samples...); err != nil {
+// measure counts the calls of a job for the gate. A count that is lost is no harm.
+func (p *Pool) measure(job string, samples ...redisstore.Sample) {
+	if err := p.Store.Measure(context.Background(), job, samples...); err != nil {
 		p.Log.Debug("latency not counted", "path", p.Path.String(), "error", err)
 	}
 }

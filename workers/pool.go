@@ -19,6 +19,7 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 	"leeway/workers/attempt"
@@ -42,20 +43,28 @@ type Observer interface {
 	FirstByte(path slackgate.Path, ms int64)
 }
 
+// Shard is one shard of a pool, with its own queue and its part of the slots.
+type Shard struct {
+	Store   *redisstore.Store
+	Tickets *ticket.Queue
+	// Slots is how many jobs this worker runs at once; Limit is the shard's bound
+	// over all workers.
+	Slots, Limit int
+}
+
 // Options configure a Pool. All fields are required unless they say
 // otherwise.
 type Options struct {
 	Path slackgate.Path
-	// Slots is how many jobs this worker runs at once; Limit is the pool's
-	// bound over all workers.
-	Slots, Limit int
+	// Shards are those of the deployment that this worker serves; at least one.
+	Shards []Shard
 	// Attempts are the pool's backends and how they are tried. OnState is the
 	// pool's own.
 	Attempts attempt.Config
 	// BackendP95 is a backend's measured first-byte p95 now.
 	BackendP95 func(name string) time.Duration
-	Store      *redisstore.Store
-	Tickets    *ticket.Queue
+	// Store is that of all shards.
+	Store *shard.Store
 	// Redis is asynq's connection.
 	Redis redis.UniversalClient
 	// FirstByteP95 is the pool's first-byte p95 now.
@@ -96,8 +105,8 @@ const forgetAfter = 25
 type Pool struct {
 	Options
 	runner *attempt.Runner
-	worker redisstore.Worker
-	server *asynq.Server
+	id     string // names this worker
+	lanes  []*lane
 
 	loops    func()          // ends the pool's loops
 	base     context.Context // ends, with errStopping, when jobs must be handed back
@@ -111,6 +120,16 @@ type Pool struct {
 	running map[string]context.CancelCauseFunc
 }
 
+// lane is where a pool takes the jobs of one shard from.
+type lane struct {
+	*Pool
+
+	shard  Shard
+	worker redisstore.Worker
+	server *asynq.Server
+	wakes  chan struct{} // told of tickets
+}
+
 // Start begins to take tickets. Stop must be called.
 func Start(o Options) (*Pool, error) {
 	orDefault(&o.Poll, 10*time.Millisecond)
@@ -118,8 +137,7 @@ func Start(o Options) (*Pool, error) {
 	orDefault(&o.Heartbeat, time.Second)
 	orDefault(&o.Grace, 30*time.Second)
 	p := &Pool{
-		Options: o,
-		worker:  redisstore.Worker{ID: uuid.NewString(), Path: o.Path, Slots: o.Slots},
+		Options: o, id: uuid.NewString(),
 		running: map[string]context.CancelCauseFunc{}, takenOut: map[string]bool{},
 	}
 	o.Attempts.OnState = p.onState
@@ -128,35 +146,62 @@ func Start(o Options) (*Pool, error) {
 		return nil, err
 	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
-	wakes := make(chan struct{}, 1)
-	asynqs := patient{o.Redis, o.Tickets.PendingKey(o.Path), wakes, o.Poll}
-	p.server = asynq.NewServerFromRedisClient(asynqs, asynq.Config{
-		Concurrency:       o.Slots,
-		Queues:            map[string]int{o.Tickets.Name(o.Path): 1},
-		TaskCheckInterval: asynqPause,
-		// By the time asynq is told to stop, the pool's own jobs have ended or
-		// were handed back.
-		ShutdownTimeout: time.Second,
-		Logger:          asynqLog{o.Log, new(atomic.Int64)},
-		LogLevel:        asynq.WarnLevel,
-	})
+	for _, s := range o.Shards {
+		p.lanes = append(p.lanes, p.lane(s))
+	}
 	loopCtx, endLoops := context.WithCancel(context.Background())
 	p.loops = endLoops
 	// What operators have ordered holds from the first job on.
 	if err := p.inStep(context.Background()); err != nil {
 		return nil, err
 	}
-	// The first beat may fail with Redis away; the next one will not.
-	_ = p.beat(context.Background())
-	o.Background.Go("heartbeat "+o.Path.String(), until(loopCtx, p.heartbeat))
+	for _, l := range p.lanes {
+		// The first beat may fail with Redis away; the next one will not.
+		_ = l.beat(context.Background())
+		o.Background.Go("heartbeat "+o.Path.String(), until(loopCtx, l.heartbeat))
+	}
 	o.Background.Go("cancels "+o.Path.String(), until(loopCtx, p.cancels))
 	o.Background.Go("fleet "+o.Path.String(), until(loopCtx, p.fleet))
 	o.Background.Go("probes "+o.Path.String(), until(loopCtx, p.probes))
-	o.Background.Go("tickets "+o.Path.String(), until(loopCtx, func(ctx context.Context) error { return o.Tickets.Listen(ctx, o.Path, wakes) }))
-	if err := p.server.Start(asynq.HandlerFunc(p.handle)); err != nil {
-		return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
+	for _, l := range p.lanes {
+		o.Background.Go("tickets "+o.Path.String(), until(loopCtx, l.listen))
+		if err := l.server.Start(asynq.HandlerFunc(l.handle)); err != nil {
+			return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
+		}
 	}
 	return p, nil
+}
+
+// lane makes ready to take a shard's tickets.
+func (p *Pool) lane(s Shard) *lane {
+	wakes := make(chan struct{}, 1)
+	return &lane{
+		Pool: p, shard: s, wakes: wakes,
+		worker: redisstore.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
+		server: asynq.NewServerFromRedisClient(patient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
+			Concurrency:       s.Slots,
+			Queues:            map[string]int{s.Tickets.Name(p.Path): 1},
+			TaskCheckInterval: asynqPause,
+			// By the time asynq is told to stop, the pool's own jobs have ended or
+			// were handed back.
+			ShutdownTimeout: time.Second,
+			Logger:          asynqLog{p.Log, new(atomic.Int64)},
+			LogLevel:        asynq.WarnLevel,
+		}),
+	}
+}
+
+// listen is told of the shard's tickets.
+func (l *lane) listen(ctx context.Context) error { return l.shard.Tickets.Listen(ctx, l.Path, l.wakes) }
+
+// of is the lane that a claimed job came by.
+func (p *Pool) of(c *broker.Claim) *lane {
+	for _, l := range p.lanes {
+		if l.shard.Store == p.Store.Of(c.ID) {
+			return l
+		}
+	}
+	return p.lanes[0] // no job comes by a shard that is not served
 }
 
 // until runs a loop until either its group or the pool ends.
@@ -180,9 +225,11 @@ func orDefault(d *time.Duration, def time.Duration) {
 // place.
 func (p *Pool) Stop(ctx context.Context) {
 	p.leaving.Store(true)
-	p.server.Stop()
-	if err := p.Store.Leave(context.WithoutCancel(ctx), p.worker); err != nil {
-		p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
+	for _, l := range p.lanes {
+		l.server.Stop()
+		if err := l.shard.Store.Leave(context.WithoutCancel(ctx), l.worker); err != nil {
+			p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
+		}
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -198,13 +245,15 @@ func (p *Pool) Stop(ctx context.Context) {
 	}
 	p.abort(errStopping)
 	<-ended
-	p.server.Shutdown()
+	for _, l := range p.lanes {
+		l.server.Shutdown()
+	}
 	p.loops()
 	p.Stopped()
 }
 
-func (p *Pool) beat(ctx context.Context) error {
-	return p.Store.Beat(ctx, p.worker, p.Heartbeat*forgetAfter/10)
+func (l *lane) beat(ctx context.Context) error {
+	return l.shard.Store.Beat(ctx, l.worker, l.Heartbeat*forgetAfter/10)
 }
 
 // shortHold is how long a backend may have asked to be left alone without its
@@ -232,7 +281,8 @@ func (p *Pool) callable() bool {
 // forgotten.
 const heartbeatAgain = 10
 
-func (p *Pool) heartbeat(ctx context.Context) error {
+func (l *lane) heartbeat(ctx context.Context) error {
+	p := l.Pool
 	next := time.NewTimer(p.Heartbeat)
 	defer next.Stop()
 	failed := false
@@ -247,9 +297,9 @@ func (p *Pool) heartbeat(ctx context.Context) error {
 		}
 		// A worker that has no backend to call offers no slots: the gate must
 		// not promise what would be dropped.
-		show := p.beat
+		show := l.beat
 		if !p.callable() {
-			show = func(ctx context.Context) error { return p.Store.Leave(ctx, p.worker) }
+			show = func(ctx context.Context) error { return l.shard.Store.Leave(ctx, l.worker) }
 		}
 		begun := time.Now()
 		err := show(ctx)
@@ -295,13 +345,13 @@ const ticketFor = 30 * time.Minute
 // the other, without going back to asynq for each. It never returns an error:
 // tickets are interchangeable, and one spent for nothing is made up for by
 // whoever sees a job waiting without one.
-func (p *Pool) handle(context.Context, *asynq.Task) error {
-	p.inFlight.Add(1)
-	defer p.inFlight.Done()
-	p.Background.Guard("ticket "+p.Path.String(), func() {
-		for began := time.Now(); p.takeOne(); {
+func (l *lane) handle(context.Context, *asynq.Task) error {
+	l.inFlight.Add(1)
+	defer l.inFlight.Done()
+	l.Background.Guard("ticket "+l.Path.String(), func() {
+		for began := time.Now(); l.takeOne(); {
 			if time.Since(began) > ticketFor {
-				p.topUp()
+				l.topUp()
 				return
 			}
 		}
@@ -312,13 +362,14 @@ func (p *Pool) handle(context.Context, *asynq.Task) error {
 // takeOne claims a job and runs it. It reports whether there may be another:
 // with nothing waiting none is needed, and with every slot of the pool taken
 // those are the ones to come back.
-func (p *Pool) takeOne() (again bool) {
+func (l *lane) takeOne() (again bool) {
+	p := l.Pool
 	if p.leaving.Load() {
 		return false
 	}
-	claim, met, err := p.Store.Claim(p.base, p.Path, p.Limit, p.Lease)
-	for _, l := range met.Lost {
-		joblog.Lost(p.base, p.Log, l)
+	claim, met, err := l.shard.Store.Claim(p.base, p.Path, l.shard.Limit, p.Lease)
+	for _, gone := range met.Lost {
+		joblog.Lost(p.base, p.Log, gone)
 	}
 	for _, id := range met.Ended {
 		p.logEnd(id)
@@ -339,15 +390,15 @@ func (p *Pool) takeOne() (again bool) {
 }
 
 // topUp writes the tickets that free slots are short of.
-func (p *Pool) topUp() {
+func (l *lane) topUp() {
 	var policy [slackgate.NumPaths]redisstore.PoolPolicy
-	policy[p.Path].Limit = p.Limit
-	st, err := p.Store.State(p.base, policy)
+	policy[l.Path].Limit = l.shard.Limit
+	st, err := l.shard.Store.State(l.base, policy)
 	if err == nil {
-		_, err = p.Tickets.TopUp(p.base, p.Path, &st.Pools[p.Path])
+		_, err = l.shard.Tickets.TopUp(l.base, l.Path, &st.Pools[l.Path])
 	}
-	if err != nil && p.base.Err() == nil {
-		p.Log.Warn("tickets not topped up", "path", p.Path.String(), "error", err)
+	if err != nil && l.base.Err() == nil {
+		l.Log.Warn("tickets not topped up", "path", l.Path.String(), "error", err)
 	}
 }
 

@@ -92,8 +92,8 @@ func (p *Pool) probe(ctx context.Context, name string) {
 			row := p.settlement(c, &call, &s)
 			row.OpenedAtMS = openedAt
 			settled = append(settled, row)
-			p.measure(poolSamples(p.Path, s.HasText, s.FirstByte, s.Hold, s.Reason == "")...)
-			p.measure(callSamples(&call, &s)...)
+			p.measure(id, poolSamples(p.Path, s.HasText, s.FirstByte, s.Hold, s.Reason == "")...)
+			p.measure(id, callSamples(&call, &s)...)
 		},
 	})
 	p.settle(c, settled)

@@ -23,6 +23,25 @@ const (
 type view struct {
 	at    time.Time
 	pools [slackgate.NumPaths]redisstore.PoolPolicy
+	state [slackgate.NumPaths]slackgate.PoolState
+}
+
+// Load is how full the pools are, as last read.
+type Load struct {
+	// Known is set while the state is fresh enough to decide by.
+	Known bool
+	// Seen tells one reading from the next.
+	Seen  int64
+	Pools [slackgate.NumPaths]slackgate.PoolState
+}
+
+// Load is what is known of the pools without asking the store.
+func (a *Admitter) Load() Load {
+	v := a.view.Load()
+	if v == nil {
+		return Load{}
+	}
+	return Load{Known: time.Since(v.at) < TrustFor, Seen: v.at.UnixNano(), Pools: v.state} //nolint:forbidigo // tells readings apart
 }
 
 // refresh reads the state and builds the ladders.
@@ -34,7 +53,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	a.trips.took(time.Since(at))
-	v := &view{at: at, pools: s.Pools}
+	v := &view{at: at, pools: s.Pools, state: st.Pools}
 	for _, path := range slackgate.Paths {
 		ladder := new(slackgate.Ladder)
 		ladder.Build(&slackgate.Plan{

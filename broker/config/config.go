@@ -82,6 +82,10 @@ type Redis struct {
 	// Prefix names the keys. Deployments that share a Redis need different
 	// ones. Defaults to "leeway".
 	Prefix string `yaml:"prefix"`
+	// Shards is how many shards the deployment has, each with its own gate,
+	// queues and keys, and its part of the pools' limits. It cannot change under
+	// one prefix. Defaults to 1, at most 64.
+	Shards int `yaml:"shards"`
 }
 
 // Gate configures the decision.
@@ -107,6 +111,9 @@ type Worker struct {
 	// pools' limits.
 	PaidSlots *int `yaml:"paid_slots"`
 	FreeSlots *int `yaml:"free_slots"`
+	// Shards are those that this worker serves, its slots divided over them;
+	// the first is 0. Defaults to all.
+	Shards []int `yaml:"shards"`
 	// PollMS is how often an idle pool looks for a ticket that it was not told
 	// of. Defaults to 10.
 	PollMS int64 `yaml:"poll_ms"`
@@ -196,7 +203,7 @@ func Default() *Config {
 		Listen:              "127.0.0.1:8080",
 		MetricsListen:       "127.0.0.1:9090",
 		WorkerMetricsListen: "127.0.0.1:9091",
-		Redis:               Redis{URL: "redis://127.0.0.1:6379/0", TimeoutMS: 250, Prefix: "leeway"},
+		Redis:               Redis{URL: "redis://127.0.0.1:6379/0", TimeoutMS: 250, Prefix: "leeway", Shards: 1},
 		Gate:                Gate{AdmitPaid: true, AdmitFree: true, FallbackEnabled: true},
 		Pools: Pools{
 			Paid: Pool{Limit: 2, FirstByteP95MS: 1200},

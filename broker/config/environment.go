@@ -30,6 +30,7 @@ type environment struct {
 	Policy              *slackgate.Rule `env:"GATE_POLICY"`
 	PaidSlots           *int            `env:"LEEWAY_PAID_SLOTS"`
 	FreeSlots           *int            `env:"LEEWAY_FREE_SLOTS"`
+	WorkerShards        []int           `env:"LEEWAY_WORKER_SHARDS"`
 }
 
 func (c *Config) applyEnv(environ []string) error {
@@ -58,6 +59,9 @@ func (c *Config) applyEnv(environ []string) error {
 	}
 	if e.FreeSlots != nil {
 		c.Worker.FreeSlots = e.FreeSlots
+	}
+	if e.WorkerShards != nil {
+		c.Worker.Shards = e.WorkerShards
 	}
 	if e.DeadlineMS != nil {
 		if *e.DeadlineMS < 1 {

@@ -94,11 +94,13 @@ func (c *Config) read(r io.Reader) error {
 		if c.takeMeasured(v) {
 			continue
 		}
-		switch v.Value.Type() {
-		case ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType:
-		default:
-			if whole[v.Key.String()] {
-				return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be a whole number, without exponent or fraction")
+		for _, n := range elements(v.Value) {
+			switch n.Type() {
+			case ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType:
+			default:
+				if whole[v.Key.String()] {
+					return broker.Fieldf(strings.TrimPrefix(n.GetPath(), "$."), "must be a whole number, without exponent or fraction")
+				}
 			}
 		}
 		// Zero is how "left out" looks below.
@@ -107,6 +109,14 @@ func (c *Config) read(r io.Reader) error {
 		}
 	}
 	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).DecodeFromNode(file.Docs[0].Body, c))
+}
+
+// elements are those of a list, or the value itself.
+func elements(v ast.Node) []ast.Node {
+	if list, ok := v.(*ast.SequenceNode); ok {
+		return list.Values
+	}
+	return []ast.Node{v}
 }
 
 // neverZero names the keys whose default stands for a zero, and which can

@@ -27,7 +27,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab, c.completeProducers}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab, c.completeProducers, c.completeShards}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err

@@ -70,7 +70,7 @@ func (s *Server) batch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	id := batchID(callerOf(c).name, key)
+	id := s.Admitter.PlaceBatch(batchID(callerOf(c).name, key), callerOf(c).name, key)
 	return s.takeLines(c, id, false)
 }
 
@@ -295,6 +295,10 @@ func (r *run) offer(n int, raw []byte, h *hold) inFlight {
 	job.Key = key
 	at := broker.LineAt(r.n, n)
 	job.Place = broker.BatchPlace{Batch: r.batch, Line: broker.LineName(sub.CustomID, at), At: at}
+	if err := r.Admitter.Place(job); err != nil {
+		h.release()
+		return inFlight{line: n, customID: sub.CustomID, err: err}
+	}
 	o := r.Admitter.Offer(ctx, job)
 	return inFlight{line: n, customID: sub.CustomID, offered: &o, hold: h}
 }

@@ -11,7 +11,7 @@ import (
 
 	"leeway/broker/config"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
@@ -47,7 +47,7 @@ const (
 
 // Budgets reads the budgets of a configuration and how far they are used,
 // producers before classes, by name. want chooses; nil takes all.
-func Budgets(ctx context.Context, store *redisstore.Store, cfg *config.Config, want func(scope, name string) bool) (*BudgetsAnswer, error) {
+func Budgets(ctx context.Context, store *shard.Store, cfg *config.Config, want func(scope, name string) bool) (*BudgetsAnswer, error) {
 	type named struct{ scope, name, field string }
 	var order []named
 	used := map[string]*slackgate.Budget{}

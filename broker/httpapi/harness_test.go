@@ -30,6 +30,7 @@ import (
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -43,6 +44,7 @@ type api struct {
 	cfg   *config.Config
 	redis *miniredis.Miniredis
 	store *redisstore.Store
+	gate  *admission.Admitter
 	group *background.Group
 	log   *logged
 	flags atomic.Pointer[flag.Table]
@@ -140,9 +142,10 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 			Store: a.store, Tickets: ticket.New(rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Hour),
 			Settings: a.settings, RefreshFlags: a.refreshFlags, Observer: metrics.New(), Log: log,
 		})
+		a.gate = admitter
 		a.group.Go("admission", admitter.Run)
 		a.Server = New(Options{
-			Config: func() *config.Config { return a.cfg }, Admitter: admitter, Store: a.store, Background: a.group, Log: log,
+			Config: func() *config.Config { return a.cfg }, Admitter: shard.NewAdmitter(cfg.Home, admitter), Store: shard.New(a.store), Background: a.group, Log: log,
 			StartValues: a.startValues,
 			Latency:     func(slackgate.Path) measure.Measured { return measure.Measured{} },
 		})

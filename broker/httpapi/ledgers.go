@@ -143,7 +143,7 @@ type rowsAsked struct {
 func askRows(c echo.Context, own ...string) (*rowsAsked, error) {
 	q := newQuery(c, append(slices.Clone(rowParams), own...)...)
 	a := &rowsAsked{filter: q.filter(), format: q.format(c), cursor: q.v.Get("cursor")}
-	if len(a.cursor) > 64 {
+	if len(a.cursor) > maxCursor {
 		q.failf("cursor", "is not one of ours")
 	}
 	def, most := int64(defaultPage), int64(redisstore.MaxPage)
@@ -413,11 +413,15 @@ func (s *Server) checkLedgers(c echo.Context) error {
 	return c.JSON(http.StatusOK, r)
 }
 
+// maxCursor bounds a cursor, in bytes: one of a store is below 50, and there may
+// be one for each of 64 shards.
+const maxCursor = 4096
+
 // pageParams reads ?cursor= and ?limit=.
 func pageParams(c echo.Context) (cursor string, limit int, err error) {
 	q := newQuery(c, "cursor", "limit")
 	cursor, limit = q.v.Get("cursor"), int(q.int("limit", defaultPage, 1, redisstore.MaxPage))
-	if len(cursor) > 64 {
+	if len(cursor) > maxCursor {
 		q.failf("cursor", "is not one of ours")
 	}
 	return cursor, limit, q.err

@@ -68,6 +68,11 @@ func (s *Server) chat(c echo.Context) error {
 		call.job = &broker.Job{
 			ID: v.JobID, Class: call.request.Model, ReceivedAt: receivedAt, DeadlineMS: max(v.DeadlineMS-s.Store.NowMS(), 0),
 		}
+	} else {
+		call.job.Key = named
+		if err := s.Admitter.Place(call.job); err != nil { // its id is final from here on
+			return err
+		}
 	}
 	if call.request.Stream {
 		release, err := s.holdStream()
@@ -81,7 +86,6 @@ func (s *Server) chat(c echo.Context) error {
 		defer done()
 	}
 	if wrong == nil {
-		call.job.Key = named
 		v, err = s.Admitter.Submit(req.Context(), call.job)
 		limitHeaders(c.Response().Header(), &v)
 	}

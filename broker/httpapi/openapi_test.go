@@ -418,7 +418,7 @@ func everyReason(r *recorder) {
 	// One floods beside another that wants less than half of what there is.
 	refreshing, stop := context.WithCancel(ctx)
 	var refreshed sync.WaitGroup
-	refreshed.Go(func() { _ = a.Admitter.Refresh(refreshing) })
+	refreshed.Go(func() { _ = a.gate.Refresh(refreshing) })
 	held := false
 	for n := 0; n < 2000 && !held; n++ {
 		if n%20 == 0 {

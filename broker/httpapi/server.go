@@ -15,21 +15,21 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"leeway/broker"
-	"leeway/broker/admission"
 	"leeway/broker/background"
 	"leeway/broker/config"
 	"leeway/broker/faultpoint"
 	"leeway/broker/flag"
 	"leeway/broker/measure"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
 // Options are what the API stands on. All fields are required.
 type Options struct {
 	Config   func() *config.Config
-	Admitter *admission.Admitter
-	Store    *redisstore.Store
+	Admitter *shard.Admitter
+	Store    *shard.Store
 	// Latency is what is believed about a pool.
 	Latency func(path slackgate.Path) measure.Measured
 	// StartValues are the flags' values as configured.
@@ -157,18 +157,26 @@ func (s *Server) ready(c echo.Context) error {
 		a.Status, a.Checks["background"] = "not ready", "a background loop has failed: see the log"
 	}
 	v, _, err := s.dryRun(c.Request().Context())
-	if err == nil {
-		err = s.Store.Writable(c.Request().Context())
+	// A shard that cannot decide keeps none of the others from it.
+	decided := err == nil || (v.Reason != "" && !v.Reason.Unavailable())
+	if decided {
+		if full := s.Store.Writable(c.Request().Context()); full != nil {
+			decided, err = false, full
+		}
 	}
 	if err != nil {
-		a.Status, a.Checks["gate"] = "not ready", err.Error()
+		a.Checks["gate"] = err.Error()
 		if errors.Is(err, broker.ErrUnavailable) {
 			a.Checks["gate"] = broker.TroubleOf(err).Sentence()
 			if layout, ok := errors.AsType[*redisstore.LayoutError](err); ok {
 				a.Checks["gate"] = layout.Error()
 			}
 		}
-	} else {
+	}
+	switch {
+	case !decided:
+		a.Status = "not ready"
+	default:
 		a.Verdict = verdict(&v)
 		if v.Reason.Unavailable() {
 			a.Status, a.Checks["gate"] = "not ready", string(v.Reason)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 )
 
 var (
@@ -22,7 +22,7 @@ var (
 )
 
 // ledgers collects what the store says of the two ledgers and their archive.
-type ledgers struct{ store *redisstore.Store }
+type ledgers struct{ store *shard.Store }
 
 func (c *ledgers) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descCostDiffers, descBalanced, descOverdue, descRows, descOverRows, descOldest, descLag, descArchivedAt} {
@@ -37,37 +37,28 @@ func (c *ledgers) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return // leeway_store_up says so
 	}
-	archive, err := c.store.Archive(ctx, books)
-	if err != nil {
-		return
-	}
 	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
 	balanced := int64(0)
-	if books.Balanced() {
+	if books.Balanced {
 		balanced = 1
 	}
 	gauge(descBalanced, balanced)
 	gauge(descOverdue, books.Overdue)
 	for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
-		e := books.Extent(k)
+		e := books.Ledgers[k]
 		gauge(descRows, e.Rows, string(k))
-		// Redis drops by whole nodes, so that a few rows more are no news.
-		over := max(0, e.Rows-c.store.KeptRows())
-		if archive == nil {
-			over = 0
+		gauge(descOverRows, e.OverRows, string(k))
+		if e.OldestMS > 0 {
+			gauge(descOldest, e.OldestMS, string(k))
 		}
-		gauge(descOverRows, over, string(k))
-		if e.First != "" {
-			gauge(descOldest, ledger.IDTimeMS(e.First), string(k))
-		}
-		if archive != nil {
-			gauge(descLag, archive.LagRows[k], string(k))
+		if books.Archive != nil {
+			gauge(descLag, books.Archive.LagRows[k], string(k))
 		}
 	}
-	if archive != nil {
-		gauge(descArchivedAt, archive.LastSuccessMS)
+	if books.Archive != nil {
+		gauge(descArchivedAt, books.Archive.LastSuccessMS)
 	}
 	for name, n := range books.Totals {
 		if backend, ok := strings.CutPrefix(name, "cost_difference:"); ok {

@@ -21,6 +21,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
@@ -95,7 +96,7 @@ func New() *Metrics {
 }
 
 // Share adds what is read from the store at each scrape.
-func (m *Metrics) Share(s *redisstore.Store, policy func() [slackgate.NumPaths]redisstore.PoolPolicy) {
+func (m *Metrics) Share(s *shard.Store, policy func() [slackgate.NumPaths]redisstore.PoolPolicy) {
 	m.registry.MustRegister(&shared{store: s, policy: policy}, &ledgers{s})
 }
 
@@ -127,7 +128,7 @@ func (m *Metrics) FirstByte(path slackgate.Path, ms int64) {
 
 // shared collects what all replicas see alike.
 type shared struct {
-	store  *redisstore.Store
+	store  *shard.Store
 	policy func() [slackgate.NumPaths]redisstore.PoolPolicy
 }
 

@@ -20,6 +20,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/flag"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
@@ -39,7 +40,7 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		m.ClockTTL(true)
 		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		b := &bench{t: t, Metrics: New(), store: redisstore.New(rdb, redisstore.Options{Prefix: "t"}), redis: m}
-		b.Share(b.store, policy)
+		b.Share(shard.New(b.store), policy)
 		defer func() {
 			_ = rdb.Close()
 			m.Close()
@@ -172,7 +173,7 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 		}
 		// Another replica of the same store says the same.
 		other := New()
-		other.Share(b.store, policy)
+		other.Share(shard.New(b.store), policy)
 		mine, theirs := got, (&bench{Metrics: other, t: t}).scrape()
 		for _, series := range slices.Sorted(maps.Keys(mine)) {
 			if strings.HasPrefix(series, "job_outcome") || strings.HasPrefix(series, "job_deadline") || strings.HasPrefix(series, "job_token") {
@@ -188,7 +189,7 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 // one, and for nobody else.
 func TestWebhooks(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		b.Webhooks(b.store, func() []string { return []string{"nightly"} })
+		b.Webhooks(shard.New(b.store), func() []string { return []string{"nightly"} })
 		for _, r := range redisstore.WebhookResults {
 			b.want(b.scrape(), map[string]string{`webhook_deliveries_total{producer="nightly",result="` + string(r) + `"}`: "0"})
 		}

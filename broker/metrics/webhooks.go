@@ -6,11 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 )
 
 // webhooks collects what became of webhooks, and what waits.
 type webhooks struct {
-	store     *redisstore.Store
+	store     *shard.Store
 	producers func() []string
 }
 
@@ -20,7 +21,7 @@ var (
 )
 
 // Webhooks adds the numbers of the producers that have a webhook.
-func (m *Metrics) Webhooks(s *redisstore.Store, producers func() []string) {
+func (m *Metrics) Webhooks(s *shard.Store, producers func() []string) {
 	m.registry.MustRegister(&webhooks{s, producers})
 }
 

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -268,66 +267,4 @@ func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broke
 		out[i], _ = view(id, recs[i].Val(), answer)
 	}
 	return out, nil
-}
-
-// RecentJobs reads the newest jobs before a cursor (empty: from the newest on),
-// newest first and without answers, of one producer or of all; at most limit
-// ids are looked at, and those off the record left out. next is empty at the
-// end.
-func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.View, next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	ids, next, err := s.recent(ctx, "recent", producer, all, cursor, limit)
-	if err != nil {
-		return nil, "", err
-	}
-	views, err := s.views(ctx, ids, false)
-	for _, v := range views {
-		if v != nil {
-			jobs = append(jobs, v)
-		}
-	}
-	return jobs, next, err
-}
-
-// RecentBatches is the same for the ids of batches.
-func (s *Store) RecentBatches(ctx context.Context, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.recent(ctx, "batches", producer, all, cursor, limit)
-}
-
-// recent reads ids from a list of the newest. A cursor is an entry of it and how
-// many of that entry's ids were read.
-func (s *Store) recent(ctx context.Context, what, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
-	key, end, skip := s.key(what, producer), "+", 0
-	if all {
-		key = s.key(what)
-	}
-	if cursor != "" {
-		entry, n, ok := strings.Cut(cursor, "/")
-		skip, err = strconv.Atoi(n)
-		if !ok || err != nil || skip < 0 || !isCursor(entry) {
-			return nil, "", broker.Fieldf("cursor", "is not one that a page named")
-		}
-		end = entry
-	}
-	msgs, err := s.rdb.XRevRangeN(ctx, key, end, "-", int64(limit)+1).Result()
-	if err != nil {
-		return nil, "", unavailable(err)
-	}
-	for _, m := range msgs {
-		raw, _ := m.Values["ids"].(string)
-		of := strings.Fields(raw)
-		slices.Reverse(of)
-		if m.ID != end {
-			skip = 0 // of this entry nothing was read
-		}
-		of = of[min(skip, len(of)):]
-		if room := limit - len(ids); len(of) > room {
-			return append(ids, of[:room]...), m.ID + "/" + strconv.Itoa(skip+room), nil
-		}
-		ids = append(ids, of...)
-	}
-	return ids, "", nil
 }

@@ -73,11 +73,57 @@ func layoutErrorOf(err error) *LayoutError {
 // Agree makes sure that this program can work on what the store holds, and
 // returns the newest layout that was written there. A [*LayoutError]: it cannot.
 // Every script checks this again; Agree is for a process that starts.
-func (s *Store) Agree(ctx context.Context) (version int, err error) {
-	v, err := s.run(ctx, scriptAgree)
+//
+// shards is how many shards the deployment has that this store, by its prefix,
+// is of. The first to say it settles it; a [*ShardsError] tells everybody who
+// says something else. A store that is a shard has one.
+func (s *Store) Agree(ctx context.Context, shards int) (version int, err error) {
+	v, err := s.run(ctx, scriptAgree, shards)
 	if err != nil {
 		return 0, err
 	}
 	n, _ := v.(int64)
 	return int(n), nil
 }
+
+// ShardsError means that the deployment of the store has another number of
+// shards than this process. Nothing was written.
+type ShardsError struct {
+	// Stored is what was settled; 0 where that is no number.
+	Stored int
+}
+
+// Error names the number and what helps.
+func (e *ShardsError) Error() string {
+	if e.Stored == 0 {
+		return "the store does not say how many shards the deployment has: name another redis.prefix"
+	}
+	return fmt.Sprintf("the store holds a deployment with redis.shards: %d, which cannot change: name another redis.prefix for another number", e.Stored)
+}
+
+// shardsErrorOf returns the ShardsError that a script's error stands for; nil
+// if it is another.
+func shardsErrorOf(err error) *ShardsError {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return nil
+	}
+	said, ok := strings.CutPrefix(reply.Error(), "SHARDS ")
+	if !ok {
+		return nil
+	}
+	said, _, _ = strings.Cut(said, " ") // Redis may say which script it was
+	e := &ShardsError{}
+	e.Stored, _ = strconv.Atoi(said)
+	return e
+}
+
+// errHeld is why a store that is held runs no script.
+var errHeld = errors.New("nobody has agreed with the store on the number of shards yet")
+
+// Hold has every script refused until Release: a process that does not know
+// whether it has the deployment's number of shards must do nothing to any.
+func (s *Store) Hold() { s.held.Store(true) }
+
+// Release ends a Hold.
+func (s *Store) Release() { s.held.Store(false) }

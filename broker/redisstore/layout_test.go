@@ -40,7 +40,7 @@ func firstLayout(t *testing.T, h *harness) {
 	if got := h.layout(); got != want {
 		t.Errorf("after the first script the layout is %q, want %q", got, want)
 	}
-	if v, err := h.Agree(bg); err != nil || v != LayoutVersion {
+	if v, err := h.Agree(bg, 1); err != nil || v != LayoutVersion {
 		t.Errorf("agreed on %d, %v", v, err)
 	}
 	h.put(slackgate.Paid, testJob("j", 60_000))
@@ -143,7 +143,7 @@ func closedLayout(t *testing.T, h *harness) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
 	}
-	if _, err := h.Agree(bg); err == nil {
+	if _, err := h.Agree(bg, 1); err == nil {
 		t.Error("agreed")
 	}
 	if after := h.stored(); !maps.Equal(after, before) {
@@ -162,7 +162,7 @@ func olderLayout(t *testing.T, h *harness) {
 	}
 	// The same, as this program would meet it.
 	h.must(h.rdb.Set(bg, h.key("layout"), fmt.Sprintf("%d %d", layoutReads-1, layoutReads-1), 0).Err())
-	if _, err := h.Agree(bg); err == nil {
+	if _, err := h.Agree(bg, 1); err == nil {
 		t.Error("agreed with a layout that is too old")
 	}
 }
@@ -170,7 +170,7 @@ func olderLayout(t *testing.T, h *harness) {
 func unreadableLayout(t *testing.T, h *harness) {
 	h.must(h.rdb.Set(bg, h.key("layout"), "what", 0).Err())
 	var e *LayoutError
-	if _, err := h.Agree(bg); !errors.As(err, &e) || e.Version != 0 || !strings.Contains(e.Error(), "not a version") {
+	if _, err := h.Agree(bg, 1); !errors.As(err, &e) || e.Version != 0 || !strings.Contains(e.Error(), "not a version") {
 		t.Errorf("%v", err)
 	}
 }

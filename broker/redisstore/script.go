@@ -44,7 +44,12 @@ func load(name string) *redis.Script {
 	return redis.NewScript(layoutHead(LayoutVersion, layoutReads, layoutOpenTo) + body(name))
 }
 
-func body(name string) string { return source("common") + source("layout") + source(name) }
+func body(name string) string {
+	if name == "agree" {
+		return source("common") + source("shards") + source("layout") + source(name)
+	}
+	return source("common") + source("layout") + source(name)
+}
 
 func source(name string) string {
 	b, err := sources.ReadFile("script/" + name + ".lua")

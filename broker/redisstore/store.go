@@ -51,6 +51,7 @@ type Store struct {
 	// keepOverdue is Options.KeepOverdue, in ms.
 	keepOverdue int64
 
+	held atomic.Bool // no script runs; see Hold
 	// clock is the last reading of Redis TIME and when it was taken.
 	clock atomic.Pointer[reading]
 }
@@ -86,6 +87,9 @@ func New(rdb redis.UniversalClient, o Options) *Store {
 
 // run evaluates a script within the store's timeout and maps what goes wrong.
 func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any, error) {
+	if s.held.Load() {
+		return nil, &broker.StoreError{Trouble: broker.TroubleNoAnswer, Err: errHeld}
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	v, err := script.Run(ctx, s.rdb, s.keys, args...).Result()

@@ -20,6 +20,9 @@ func unavailable(err error) error {
 	if layout := layoutErrorOf(err); layout != nil {
 		trouble, err = broker.TroubleLayout, layout
 	}
+	if shards := shardsErrorOf(err); shards != nil {
+		err = shards
+	}
 	return &broker.StoreError{Trouble: trouble, Err: err}
 }
 

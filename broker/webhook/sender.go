@@ -17,6 +17,7 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/faultpoint"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 )
 
 const (
@@ -65,7 +66,7 @@ func timestamp(t time.Time) string {
 // Sender tells ends. Any number of processes may have one on the same store.
 // Create it with [NewSender].
 type Sender struct {
-	store      *redisstore.Store
+	store      *shard.Store
 	background *background.Group
 	log        *slog.Logger
 
@@ -86,7 +87,7 @@ type state struct {
 
 // NewSender returns a sender; Run sends. A panic in an attempt is a failure of
 // the group.
-func NewSender(s *redisstore.Store, g *background.Group, log *slog.Logger, t Targets) *Sender {
+func NewSender(s *shard.Store, g *background.Group, log *slog.Logger, t Targets) *Sender {
 	return &Sender{store: s, background: g, log: log, targets: t, state: map[string]*state{}, wake: make(chan struct{}, 1)}
 }
 

@@ -26,6 +26,7 @@ import (
 	"leeway/broker/flag"
 	"leeway/broker/pipenet"
 	"leeway/broker/redisstore"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
@@ -68,7 +69,7 @@ func build(t *testing.T, answers map[string]http.HandlerFunc) *town {
 	}
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
 	w.group = background.New(context.Background(), log)
-	w.sender = NewSender(w.store, w.group, log, targets)
+	w.sender = NewSender(shard.New(w.store), w.group, log, targets)
 	w.group.Go("webhooks", w.sender.Run)
 	t.Cleanup(func() {
 		must(t, w.group.Stop())

@@ -1,2 +1,3 @@
--- Agree on the layout and do nothing else; see layout.lua. Returns the newest layout that was written.
+-- Agree on the number of shards and the layout and do nothing else; see shards.lua and layout.lua. Returns the newest
+-- layout that was written.
 return tonumber(string.match(redis.call('GET', P .. ':layout'), '^%d+'))

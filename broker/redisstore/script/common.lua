@@ -2,6 +2,7 @@
 -- all keys of a deployment live in one slot:
 --
 --   P:layout            string  which programs may work here; see layout.lua
+--   P:shards            string  how many shards the deployment has, where it is more than one; see shards.lua
 --   P:job:<id>          hash    one job's record; v is the layout of the program that wrote it
 --   P:text:<id>         string  its input text, gone with the outcome
 --   P:answer:<id>       string  its answer, kept for the result's lifetime

@@ -41,8 +41,10 @@ func StartAPI(o Options) (*API, error) {
 }
 
 func (a *API) start(o *Options) error {
-	a.background.Go("admission", a.admitter.Run)
-	a.background.Go("gate state", a.admitter.Refresh)
+	for _, p := range a.shards {
+		a.background.Go("admission", p.gate.Run)
+		a.background.Go("gate state", p.gate.Refresh)
+	}
 	if err := a.startArchive(); err != nil {
 		return err
 	}
@@ -63,21 +65,23 @@ func (a *API) start(o *Options) error {
 	return err
 }
 
-// startArchive archives the ledgers if there is where to. A new URL takes a
-// restart.
+// startArchive archives the ledgers if there is where to, each shard's under its
+// own name. A new URL takes a restart.
 func (a *API) startArchive() error {
 	cfg := a.config()
 	if cfg.Archive.URL == "" {
 		return nil
 	}
-	archiver, err := archive.New(archive.Options{
-		URL: cfg.Archive.URL, Deployment: cfg.Redis.Prefix, Store: a.store, Log: a.log,
-		Window: ms(cfg.Archive.WindowMS), BatchRows: cfg.Archive.BatchRows, Every: ms(cfg.Archive.EveryMS),
-	})
-	if err != nil {
-		return err
+	for _, p := range a.shards {
+		archiver, err := archive.New(archive.Options{
+			URL: cfg.Archive.URL, Deployment: p.prefix, Store: p.store, Log: a.log,
+			Window: ms(cfg.Archive.WindowMS), BatchRows: cfg.Archive.BatchRows, Every: ms(cfg.Archive.EveryMS),
+		})
+		if err != nil {
+			return err
+		}
+		a.background.Go("archive", archiver.Run)
 	}
-	a.background.Go("archive", archiver.Run)
 	return nil
 }
 

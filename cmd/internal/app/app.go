@@ -23,9 +23,8 @@ import (
 	"leeway/broker/flag"
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
-	"leeway/broker/reconcile"
 	"leeway/broker/redisstore"
-	"leeway/broker/ticket"
+	"leeway/broker/shard"
 	"leeway/slackgate"
 )
 
@@ -64,15 +63,14 @@ func ExitCode(err error) int {
 // base is what an API process and a worker process have in common.
 type base struct {
 	cfg        atomic.Pointer[config.Config]
-	flags      atomic.Pointer[flag.Table]
 	log        *slog.Logger
 	rdb        redis.UniversalClient
 	ownRedis   bool
-	store      *redisstore.Store
-	tickets    *ticket.Queue
+	shards     []*part
+	store      *shard.Store // of all shards
 	metrics    *metrics.Metrics
 	background *background.Group
-	admitter   *admission.Admitter
+	admitter   *shard.Admitter
 	meter      *measure.Meter
 	servers    []*http.Server
 }
@@ -80,7 +78,6 @@ type base struct {
 func newBase(o *Options) (*base, error) {
 	b := &base{log: o.Log, rdb: o.Redis}
 	b.cfg.Store(o.Config)
-	b.flags.Store(flag.NewTable(0, nil))
 	if b.rdb == nil {
 		rdb, err := redisstore.Client(o.Config.Redis.URL, o.Config.RedisTimeout())
 		if err != nil {
@@ -89,12 +86,7 @@ func newBase(o *Options) (*base, error) {
 		b.rdb, b.ownRedis = rdb, true
 	}
 	cfg := o.Config
-	b.store = redisstore.New(b.rdb, redisstore.Options{
-		Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout(),
-		Keep: time.Duration(cfg.Keep.ResultMS) * time.Millisecond, LedgerRows: cfg.Keep.LedgerRows, Rollups: ms(cfg.Keep.RollupMS),
-		KeepOverdue: labOverrun(cfg),
-	})
-	b.tickets = ticket.New(b.rdb, cfg.Redis.Prefix, cfg.RedisTimeout(), time.Duration(cfg.LongestDeadlineMS())*time.Millisecond)
+	b.makeShards()
 	b.metrics = metrics.New()
 	b.metrics.Share(b.store, b.poolPolicy)
 	b.metrics.Budgets(b.budgets)
@@ -114,54 +106,19 @@ func newBase(o *Options) (*base, error) {
 		return nil, errors.Join(err, b.close(context.Background()))
 	}
 	b.background.Go("latencies", b.meter.Run)
-	b.admitter = admission.New(admission.Options{
-		Store: b.store, Tickets: b.tickets, Settings: b.settings, RefreshFlags: b.refreshFlags, Observer: b.metrics, Log: o.Log,
-	})
+	b.makeGates()
 	b.background.Go("flags", b.followFlags)
 	if b.ownRedis { // what was handed in is the caller's to judge
 		b.background.Go("durability", b.watchDurability)
 	}
-	b.background.Go("reconciler", (&reconcile.Reconciler{
-		Store: b.store, Tickets: b.tickets, Policy: b.poolPolicy, Log: o.Log,
-		Draining: func(path slackgate.Path) bool { return b.flags.Load().Draining(path, b.store.NowMS()) },
-		Move:     b.admitter.Move,
-		Mended:   b.metrics.Mended,
-	}).Run)
+	for _, p := range b.shards {
+		b.background.Go("reconciler", p.reconciler().Run)
+	}
 	return b, nil
 }
 
 // config is the configuration now.
 func (b *base) config() *config.Config { return b.cfg.Load() }
-
-// refreshFlags reads the flags anew.
-func (b *base) refreshFlags(ctx context.Context) error {
-	t, err := b.store.Flags(ctx)
-	if err != nil {
-		return err
-	}
-	b.flags.Store(t)
-	return nil
-}
-
-// followFlags keeps the flags fresh between decisions; the decisions
-// themselves notice a change at once.
-func (b *base) followFlags(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			_ = b.refreshFlags(ctx) // a store that is away shows elsewhere
-		}
-	}
-}
-
-// values are what configuration and flags say for a class now.
-func (b *base) values(class string) flag.Values {
-	return b.flags.Load().Apply(startValues(b.config()), class, b.store.NowMS())
-}
 
 // startValues are the flags' values as configured.
 func startValues(cfg *config.Config) flag.Values {
@@ -256,37 +213,6 @@ func subjects(cfg *config.Config) []measure.Subject {
 // arrival to its claim (asynq waits 0.5 to 1.5 of them), and a little for the
 // claim itself.
 const dispatchPolls = 2
-
-// settings is what the gate decides by now.
-func (b *base) settings() admission.Settings {
-	cfg, table, now := b.config(), b.flags.Load(), b.store.NowMS()
-	start := startValues(cfg)
-	s := admission.Settings{
-		Flags:        table,
-		Class:        func(name string) admission.ClassSettings { return classSettings(table.Apply(start, name, now)) },
-		Pools:        b.poolPolicy(),
-		DispatchMS:   dispatchPolls * cfg.Worker.PollMS,
-		MinReserveMS: slackgate.Unbounded,
-		HorizonMS:    cfg.LongestDeadlineMS(),
-	}
-	if len(cfg.Producers) > 0 {
-		s.Quota = cfg.Quota
-	}
-	if cfg.Budgeted() {
-		s.Budgets = cfg.Budgets
-		s.LargestCost = func(size admission.Size) int64 { return largestCost(cfg, size, now) }
-	}
-	for _, path := range slackgate.Paths {
-		m := b.meter.Get(measure.PoolName(path))
-		s.Beliefs[path] = m.Belief()
-	}
-	for name, c := range cfg.Classes {
-		if c.Success == config.SuccessWhole {
-			s.MinReserveMS = min(s.MinReserveMS, max(*c.ReserveMS, table.Apply(start, name, now).ReserveMS))
-		}
-	}
-	return s
-}
 
 func classSettings(v flag.Values) admission.ClassSettings {
 	c := admission.ClassSettings{

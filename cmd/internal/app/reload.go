@@ -73,8 +73,8 @@ func (w *Worker) Reload(cfg *config.Config) error {
 		return err
 	}
 	for _, path := range slackgate.Paths {
-		slots := min(cfg.Slots(path), cfg.Pool(path).Limit)
-		if reflect.DeepEqual(old.Pool(path), cfg.Pool(path)) && slots == w.slots[path] && old.Worker == cfg.Worker {
+		slots := slotsOf(cfg, path)
+		if reflect.DeepEqual(old.Pool(path), cfg.Pool(path)) && slots == w.slots[path] && reflect.DeepEqual(old.Worker, cfg.Worker) {
 			continue
 		}
 		leaving := w.pools[path]
@@ -82,7 +82,7 @@ func (w *Worker) Reload(cfg *config.Config) error {
 		w.slots[path] = 0
 		if slots > 0 {
 			if err := w.startPool(path, slots); err != nil {
-				w.pools[path], w.slots[path] = leaving, min(old.Slots(path), old.Pool(path).Limit)
+				w.pools[path], w.slots[path] = leaving, slotsOf(old, path)
 				return err
 			}
 		}
@@ -97,7 +97,7 @@ func (w *Worker) Reload(cfg *config.Config) error {
 func (w *Worker) check(cfg *config.Config) error {
 	for _, path := range slackgate.Paths {
 		p := cfg.Pool(path)
-		if min(cfg.Slots(path), p.Limit) > 0 && len(p.Backends) == 0 {
+		if slotsOf(cfg, path) > 0 && len(p.Backends) == 0 {
 			return noBackends(path)
 		}
 		for i := range p.Backends {

@@ -54,7 +54,7 @@ func (w *Worker) start(o *Options) error {
 	}
 	offered := 0
 	for _, path := range slackgate.Paths {
-		slots := min(w.config().Slots(path), w.config().Pool(path).Limit)
+		slots := slotsOf(w.config(), path)
 		if slots == 0 {
 			continue
 		}
@@ -99,8 +99,7 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		})
 	}
 	p, err := workers.Start(workers.Options{
-		Path: path, Slots: slots, Limit: pool.Limit, Attempts: rc,
-		Store: w.store, Tickets: w.tickets, Redis: w.rdb,
+		Path: path, Shards: w.lanes(path), Attempts: rc, Store: w.store, Redis: w.rdb,
 		BackendP95: func(name string) time.Duration {
 			m := w.meter.Get(measure.BackendName(name))
 			return time.Duration(m.FirstByte.P95MS * float64(time.Millisecond))
@@ -190,10 +189,11 @@ func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
 
 // fallbackEnabled reads the flag for a class as it stood at a claim.
 func (w *Worker) fallbackEnabled(ctx context.Context, c *broker.Claim) bool {
-	if c.FlagsVersion != w.flags.Load().Version {
-		_ = w.refreshFlags(ctx) // with the store away, what was known last
+	p := w.partOf(c.ID)
+	if c.FlagsVersion != p.flags.Load().Version {
+		_ = p.refreshFlags(ctx) // with the store away, what was known last
 	}
-	return w.values(c.Class).Fallback
+	return p.values(c.Class).Fallback
 }
 
 // now is the store's clock; the host's before the store was heard of.

@@ -1,0 +1,306 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/ledger"
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+	"leeway/slackgate/latency"
+)
+
+// Policy is what a shard's gate is told of the pools: its part of their limits.
+func Policy(all [slackgate.NumPaths]redisstore.PoolPolicy, shard, n int) [slackgate.NumPaths]redisstore.PoolPolicy {
+	for _, path := range slackgate.Paths {
+		all[path].Limit = Divide(all[path].Limit, shard, n)
+	}
+	return all
+}
+
+// State is the state of all gates: what counts jobs and slots is the sum, the
+// queue age that of the oldest. The instant is the first shard's.
+func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
+	n := len(s.shards)
+	all, err := gather(s, func(i int, shard *redisstore.Store) (*redisstore.GateState, error) {
+		return shard.State(ctx, Policy(policy, i, n))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return together(all), nil
+}
+
+// together makes one state of those of all shards.
+func together(all []*redisstore.GateState) *redisstore.GateState {
+	out := all[0]
+	if len(all) == 1 {
+		return out
+	}
+	for _, path := range slackgate.Paths {
+		p := &out.Pools[path]
+		for _, st := range all[1:] {
+			q := &st.Pools[path]
+			p.Limit += q.Limit
+			p.Capacity += q.Capacity
+			p.Waiting += q.Waiting
+			p.Running += q.Running
+			p.QueueAgeMS = max(p.QueueAgeMS, q.QueueAgeMS)
+			p.ClassQueueAgeMS = max(p.ClassQueueAgeMS, q.ClassQueueAgeMS)
+			out.Released[path] += st.Released[path]
+			out.RunningAges[path] = append(out.RunningAges[path], st.RunningAges[path]...)
+			out.SilentAges[path] = append(out.SilentAges[path], st.SilentAges[path]...)
+			out.Demands[path] = append(out.Demands[path], st.Demands[path]...)
+		}
+		for _, ages := range [][]int64{out.RunningAges[path], out.SilentAges[path]} { // oldest first
+			slices.Sort(ages)
+			slices.Reverse(ages)
+		}
+	}
+	return out
+}
+
+// Slices reads the counts of measured calls over all shards; see
+// [redisstore.Store.Slices].
+func (s *Store) Slices(ctx context.Context, series []redisstore.Series, from, to int64) ([][]*latency.Histogram, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) ([][]*latency.Histogram, error) {
+		return shard.Slices(ctx, series, from, to)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := all[0]
+	for _, more := range all[1:] {
+		for i := range out {
+			for n, h := range more[i] {
+				switch {
+				case h == nil:
+				case out[i][n] == nil:
+					out[i][n] = h
+				default:
+					out[i][n].Merge(h)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// SmallestSlackMS is the slack of the most urgent waiting job of all shards.
+func (s *Store) SmallestSlackMS(ctx context.Context, path slackgate.Path) (slack int64, ok bool, err error) {
+	type least struct {
+		slack int64
+		ok    bool
+	}
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (l least, err error) {
+		l.slack, l.ok, err = shard.SmallestSlackMS(ctx, path)
+		return l, err
+	})
+	if err != nil {
+		return 0, false, err
+	}
+	for _, l := range all {
+		if l.ok && (!ok || l.slack < slack) {
+			slack, ok = l.slack, true
+		}
+	}
+	return slack, ok, nil
+}
+
+// Totals are the running sums of all shards.
+func (s *Store) Totals(ctx context.Context) (broker.Totals, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (broker.Totals, error) { return shard.Totals(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return sum(all), nil
+}
+
+func sum(all []broker.Totals) broker.Totals {
+	if len(all) == 1 {
+		return all[0]
+	}
+	out := broker.Totals{}
+	for _, t := range all {
+		for name, n := range t {
+			out[name] += n
+		}
+	}
+	return out
+}
+
+// Books is what can be said of the books of all shards without reading a row.
+type Books struct {
+	// Balanced is set when every shard's are; see [ledger.Books.Balanced].
+	Balanced bool
+	// Overdue are the spend rows that are open although their attempt must have
+	// been over for a while.
+	Overdue int64
+	Totals  broker.Totals
+	Ledgers map[ledger.Kind]Extent
+	// Archive is how far the archive has come; nil without one.
+	Archive *redisstore.ArchiveState
+}
+
+// Extent is what of a ledger is in the stores.
+type Extent struct {
+	Rows int64
+	// OverRows is how many are there beyond what stays, with an archive that does
+	// not keep up.
+	OverRows int64
+	// OldestMS is when the oldest was booked; 0 for an empty ledger.
+	OldestMS int64
+}
+
+// Books reads them.
+func (s *Store) Books(ctx context.Context) (*Books, error) {
+	type read struct {
+		books   *ledger.Books
+		archive *redisstore.ArchiveState
+	}
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (r read, err error) {
+		if r.books, err = shard.Books(ctx); err == nil {
+			r.archive, err = shard.Archive(ctx, r.books)
+		}
+		return r, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &Books{Balanced: true, Ledgers: map[ledger.Kind]Extent{}}
+	var totals []broker.Totals
+	for i, r := range all {
+		out.Balanced = out.Balanced && r.books.Balanced()
+		out.Overdue += r.books.Overdue
+		totals = append(totals, r.books.Totals)
+		for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
+			e, sum := r.books.Extent(k), out.Ledgers[k]
+			sum.Rows += e.Rows
+			if r.archive != nil {
+				// Redis drops by whole nodes, so that a few rows more are no news.
+				sum.OverRows += max(0, e.Rows-s.shards[i].KeptRows())
+			}
+			if oldest := ledger.IDTimeMS(e.First); oldest > 0 && (sum.OldestMS == 0 || oldest < sum.OldestMS) {
+				sum.OldestMS = oldest
+			}
+			out.Ledgers[k] = sum
+		}
+		if r.archive == nil {
+			continue
+		}
+		if out.Archive == nil {
+			out.Archive = &redisstore.ArchiveState{LastSuccessMS: r.archive.LastSuccessMS, LagRows: map[ledger.Kind]int64{}}
+		}
+		out.Archive.LastSuccessMS = min(out.Archive.LastSuccessMS, r.archive.LastSuccessMS)
+		for k, n := range r.archive.LagRows {
+			out.Archive.LagRows[k] += n
+		}
+	}
+	out.Totals = sum(totals)
+	return out, nil
+}
+
+// CheckLedgers holds the books of each shard against each other; see
+// [redisstore.Store.CheckLedgers]. Nothing is booked over two shards, so that all
+// balance if each does.
+func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (*ledger.Report, error) { return shard.CheckLedgers(ctx) })
+	if err != nil || len(all) == 1 {
+		return all[0], err
+	}
+	out := &ledger.Report{Balanced: true, AtMS: all[0].AtMS}
+	var totals []broker.Totals
+	for shard, r := range all {
+		out.Balanced = out.Balanced && r.Balanced
+		totals = append(totals, r.Totals)
+		if shard == 0 {
+			for _, i := range r.Items {
+				out.Items = append(out.Items, &ledger.Item{Name: i.Name, OK: true})
+			}
+		}
+		for at, i := range r.Items {
+			sum := out.Items[at]
+			sum.OK, sum.Found = sum.OK && i.OK, sum.Found+i.Found
+			if shard > 0 {
+				sum.Detail += "; "
+			}
+			sum.Detail += fmt.Sprintf("shard %d: %s", shard, i.Detail)
+			for _, p := range i.Problems {
+				if len(sum.Problems) < ledger.MostProblems {
+					sum.Problems = append(sum.Problems, fmt.Sprintf("shard %d: %s", shard, p))
+				}
+			}
+		}
+	}
+	out.Totals = sum(totals)
+	return out, nil
+}
+
+// DueWebhooks leaves of due what has something due in any shard.
+func (s *Store) DueWebhooks(ctx context.Context, due ...redisstore.WebhookDue) ([]redisstore.WebhookDue, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) ([]redisstore.WebhookDue, error) {
+		return shard.DueWebhooks(ctx, due...)
+	})
+	if err != nil || len(all) == 1 {
+		return all[0], err
+	}
+	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool {
+		return !slices.ContainsFunc(all, func(of []redisstore.WebhookDue) bool { return slices.Contains(of, d) })
+	}), nil
+}
+
+// TakeWebhooks takes ends that are due, of each producer no more than asked for
+// over all shards. Which shard is asked first changes, so that none waits for
+// another's to run out.
+func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...redisstore.WebhookDue) ([]redisstore.Untold, error) {
+	var out []redisstore.Untold
+	left := slices.Clone(due)
+	first := int(s.turn.Add(1) % uint64(len(s.shards)))
+	for i := range s.shards {
+		if len(left) == 0 {
+			break
+		}
+		got, err := s.shards[(first+i)%len(s.shards)].TakeWebhooks(ctx, lease, left...)
+		if err != nil {
+			if len(out) > 0 { // what was taken is told; the shard is asked again soon
+				break
+			}
+			return nil, err
+		}
+		out = append(out, got...)
+		for j := range left {
+			for k := range got {
+				if got[k].Producer == left[j].Producer {
+					left[j].Most--
+				}
+			}
+		}
+		left = slices.DeleteFunc(left, func(d redisstore.WebhookDue) bool { return d.Most <= 0 })
+	}
+	return out, nil
+}
+
+// SettleWebhook puts down how an attempt ended.
+func (s *Store) SettleWebhook(ctx context.Context, u *redisstore.Untold, result redisstore.WebhookResult, next time.Duration) (redisstore.WebhookResult, error) {
+	return s.Of(u.JobID).SettleWebhook(ctx, u, result, next)
+}
+
+// WebhooksWaiting is how many ends each producer's webhook is yet to be told of.
+func (s *Store) WebhooksWaiting(ctx context.Context, producers []string) (map[string]int64, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (map[string]int64, error) {
+		return shard.WebhooksWaiting(ctx, producers)
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := all[0]
+	for _, more := range all[1:] {
+		for name, n := range more {
+			out[name] += n
+		}
+	}
+	return out, nil
+}

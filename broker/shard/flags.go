@@ -1,0 +1,107 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"leeway/broker/flag"
+	"leeway/broker/redisstore"
+)
+
+// Flags reads the flags that are set, as the first shard has them. Each shard
+// has them all, for its own admissions to be checked against.
+func (s *Store) Flags(ctx context.Context) (*flag.Table, error) { return s.home().Flags(ctx) }
+
+// Audit reads the newest changes of flags.
+func (s *Store) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
+	return s.home().Audit(ctx, limit)
+}
+
+// SetFlag sets or clears a flag in every shard, the first one first; see
+// [redisstore.Store.SetFlag]. After an error of another than the first it is set
+// in some of them: whoever calls [Store.Align] sees to the rest.
+func (s *Store) SetFlag(ctx context.Context, n flag.Name, class, value, by, reason string, hold time.Duration) error {
+	if err := s.home().SetFlag(ctx, n, class, value, by, reason, hold); err != nil {
+		return err
+	}
+	return s.each(func(i int, shard *redisstore.Store) error {
+		if i == 0 {
+			return nil
+		}
+		if err := shard.SetFlag(ctx, n, class, value, by, reason, hold); err != nil {
+			return fmt.Errorf("shard %d has not heard of it yet: %w", i, err)
+		}
+		return nil
+	})
+}
+
+// untilWithin is how far apart the ends of one flag may be in two shards: it is
+// set there one after the other, on two clocks.
+const untilWithin = 2 * time.Second
+
+// Align sets in the other shards what the first one says of the flags, and
+// returns how many it set. A flag that some shard has not heard of is put there so.
+//
+// The first shard hears of a change before the others do, and is read after them
+// here, so that a change under way is never undone.
+func (s *Store) Align(ctx context.Context) (set int, err error) {
+	if len(s.shards) == 1 {
+		return 0, nil
+	}
+	others, err := gather(s, func(i int, shard *redisstore.Store) (*flag.Table, error) {
+		if i == 0 {
+			return nil, nil //nolint:nilnil // it is read below
+		}
+		return shard.Flags(ctx)
+	})
+	if err != nil {
+		return 0, err
+	}
+	first, err := s.home().Flags(ctx)
+	if err != nil {
+		return 0, err
+	}
+	now := s.NowMS()
+	want := first.Live(now)
+	for i, t := range others[1:] {
+		shard := s.shards[i+1]
+		have := t.Live(now)
+		for _, e := range want {
+			if e.Value == flag.Unreadable("").Value || slices.ContainsFunc(have, func(h flag.Entry) bool { return same(e, h) }) {
+				continue
+			}
+			hold := time.Duration(0)
+			if e.UntilMS > 0 {
+				hold = time.Duration(e.UntilMS-now) * time.Millisecond
+			}
+			if err := shard.SetFlag(ctx, e.Name, e.Class, e.Value, e.By, e.Reason, hold); err != nil {
+				return set, err
+			}
+			set++
+		}
+		for _, h := range have {
+			if slices.ContainsFunc(want, func(e flag.Entry) bool { return e.Key() == h.Key() }) {
+				continue
+			}
+			if h.UntilMS > 0 && h.UntilMS-now < untilWithin.Milliseconds() {
+				continue // it is about to end by itself, as it has in the first
+			}
+			if err := shard.SetFlag(ctx, h.Name, h.Class, "", h.By, "cleared in the first shard", 0); err != nil {
+				return set, err
+			}
+			set++
+		}
+	}
+	return set, nil
+}
+
+// same reports whether two entries say the same.
+func same(a, b flag.Entry) bool {
+	if a.Key() != b.Key() || a.Value != b.Value || a.By != b.By || a.Reason != b.Reason || (a.UntilMS == 0) != (b.UntilMS == 0) {
+		return false
+	}
+	apart := a.UntilMS - b.UntilMS
+	return max(apart, -apart) <= untilWithin.Milliseconds()
+}
