@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"leeway/broker"
@@ -239,24 +240,31 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 	return out, nil
 }
 
-// DueWebhooks leaves of due what has something due in any shard.
+// DueWebhooks leaves of due what has something due in any shard. One that is away
+// holds up what is its own: there is an error only when none answers.
 func (s *Store) DueWebhooks(ctx context.Context, due ...redisstore.WebhookDue) ([]redisstore.WebhookDue, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) ([]redisstore.WebhookDue, error) {
-		return shard.DueWebhooks(ctx, due...)
+	var mu sync.Mutex
+	var found []redisstore.WebhookDue
+	answered := false
+	err := s.each(func(_ int, shard *redisstore.Store) error {
+		got, err := shard.DueWebhooks(ctx, due...)
+		mu.Lock()
+		defer mu.Unlock()
+		found, answered = append(found, got...), answered || err == nil
+		return err
 	})
-	if err != nil || len(all) == 1 {
-		return all[0], err
+	if !answered {
+		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool {
-		return !slices.ContainsFunc(all, func(of []redisstore.WebhookDue) bool { return slices.Contains(of, d) })
-	}), nil
+	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool { return !slices.Contains(found, d) }), nil
 }
 
 // TakeWebhooks takes ends that are due, of each producer no more than asked for
 // over all shards. Which shard is asked first changes, so that none waits for
-// another's to run out.
+// another's to run out. What was taken is told also when a shard is away.
 func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...redisstore.WebhookDue) ([]redisstore.Untold, error) {
 	var out []redisstore.Untold
+	var away error
 	left := slices.Clone(due)
 	first := int(s.turn.Add(1) % uint64(len(s.shards)))
 	for i := range s.shards {
@@ -265,10 +273,8 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...re
 		}
 		got, err := s.shards[(first+i)%len(s.shards)].TakeWebhooks(ctx, lease, left...)
 		if err != nil {
-			if len(out) > 0 { // what was taken is told; the shard is asked again soon
-				break
-			}
-			return nil, err
+			away = err
+			continue
 		}
 		out = append(out, got...)
 		for j := range left {
@@ -280,7 +286,10 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...re
 		}
 		left = slices.DeleteFunc(left, func(d redisstore.WebhookDue) bool { return d.Most <= 0 })
 	}
-	return out, nil
+	if len(out) > 0 {
+		return out, nil
+	}
+	return nil, away
 }
 
 // SettleWebhook puts down how an attempt ended.

@@ -439,6 +439,77 @@ func TestOneShardGone(t *testing.T) {
 	}
 }
 
+// Ends are told whichever shard they lie in, also while another is away.
+func TestWebhooksOverShards(t *testing.T) {
+	t.Parallel()
+	d, ctx := start(t), context.Background()
+	var in [2]int
+	end := func(key string) {
+		j := keyed("p", key, "a")
+		j.Webhook = true
+		id := d.admit(j)
+		in[shard.Of(id, 2)]++
+		_, err := d.Cancel(ctx, id)
+		must(t, err)
+	}
+	told := func(most int) int {
+		t.Helper()
+		due, err := d.DueWebhooks(ctx, redisstore.WebhookDue{Producer: "p", Most: most}, redisstore.WebhookDue{Producer: "nobody", Most: 1})
+		must(t, err)
+		if len(due) != 1 || due[0].Producer != "p" {
+			t.Fatalf("due: %+v", due)
+		}
+		ends, err := d.TakeWebhooks(ctx, time.Minute, due...)
+		must(t, err)
+		for i := range ends {
+			r, err := d.SettleWebhook(ctx, &ends[i], redisstore.WebhookDelivered, 0)
+			if must(t, err); r != redisstore.WebhookDelivered {
+				t.Errorf("settled as %q", r)
+			}
+		}
+		return len(ends)
+	}
+	for i := 0; min(in[0], in[1]) < 2; i++ {
+		end(fmt.Sprint(i))
+	}
+	all := in[0] + in[1]
+	waiting, err := d.WebhooksWaiting(ctx, []string{"p", "nobody"})
+	if must(t, err); waiting["p"] != int64(all) {
+		t.Errorf("%v wait, want %d", waiting, all)
+	}
+	if n := told(3); n != 3 {
+		t.Errorf("%d told, want 3", n)
+	}
+	if n := told(1000); n != all-3 {
+		t.Errorf("%d told, want the other %d", n, all-3)
+	}
+	waiting, err = d.WebhooksWaiting(ctx, []string{"p"})
+	if must(t, err); waiting["p"] != 0 {
+		t.Errorf("%v wait at the end", waiting)
+	}
+	d.servers[1].Kill()
+	for round := range 2 { // whichever is asked first
+		for i, before := 0, in[0]; in[0] == before; i++ {
+			key := fmt.Sprint("round ", round, i)
+			at := keyed("p", key, "a")
+			must(t, d.admitter.Place(at))
+			if shard.Of(at.ID, 2) == 0 {
+				end(key)
+			}
+		}
+		if n := told(1000); n != 1 {
+			t.Fatalf("%d told of the shard that is there, want 1", n)
+		}
+	}
+	d.servers[0].Kill()
+	if _, err := d.DueWebhooks(ctx, redisstore.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
+		t.Errorf("with both away: %v", err)
+	}
+	if _, err := d.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
+		t.Errorf("with both away: %v", err)
+	}
+}
+
 // The first process settles how many shards there are.
 func TestNumberOfShardsIsSettled(t *testing.T) {
 	t.Parallel()
