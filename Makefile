@@ -73,15 +73,16 @@ setup: ## install the Debian packages that `make test` needs and this machine la
 accept: setup ## the long live runs, several minutes each
 	CGO_ENABLED=1 $(GO) test -tags '$(TAGS) accept' -run Accept -count=1 -timeout 60m -v $(PKG)
 
-CHAOS_SEED ?= $(shell date +%s)
-CHAOS_FOR  ?= 3m
-CHAOS_RATE ?= 10
+CHAOS_SEED   ?= $(shell date +%s)
+CHAOS_FOR    ?= 3m
+CHAOS_RATE   ?= 10
+CHAOS_SHARDS ?= 1
 
 .PHONY: chaos
-chaos: setup ## real processes under random faults for CHAOS_FOR (3m), then the balance; again with CHAOS_SEED=n
+chaos: setup ## real processes under random faults for CHAOS_FOR (3m), then the balance; again with CHAOS_SEED=n (CHAOS_SHARDS=2)
 	CGO_ENABLED=1 $(GO) test -c -race -tags '$(TAGS)' -o bin/chaos.test ./e2e
 	cd e2e && ../bin/chaos.test -test.run '^TestChaos$$' -test.v -test.timeout 2h \
-		-chaos.seed $(CHAOS_SEED) -chaos.for $(CHAOS_FOR) -chaos.rate $(CHAOS_RATE)
+		-chaos.seed $(CHAOS_SEED) -chaos.for $(CHAOS_FOR) -chaos.rate $(CHAOS_RATE) -chaos.shards $(CHAOS_SHARDS)
 
 .PHONY: soak
 soak: CHAOS_FOR := 30m

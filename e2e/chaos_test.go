@@ -30,6 +30,7 @@ var (
 	chaosFor  = flag.Duration("chaos.for", 6*time.Second, "how long faults are injected")
 	chaosJobs = flag.Int("chaos.jobs", 0, "submissions of the chaos run; 0: as many as its time has room for")
 	chaosRate = flag.Float64("chaos.rate", 12, "submissions a second of the chaos run")
+	chaosN    = flag.Int("chaos.shards", 1, "shards of the chaos run, over one Redis")
 )
 
 // chaosBalance is the last chaos run's, for TestMain to print last.
@@ -260,6 +261,7 @@ func TestChaos(t *testing.T) { runChaos(t) }
 func runChaos(t *testing.T) {
 	t.Helper()
 	s := quick()
+	s.Shards = *chaosN
 	s.PaidSlots, s.PaidMS, s.PaidTail, s.PaidP95 = 8, 400, 200, 1000
 	s.FreeSlots, s.FreeMS, s.FreeTail, s.FreeP95 = 4, 700, 200, 1500
 	s.DeadlineMS, s.ReserveMS, s.RedisMS = 8000, 500, defaultMS
@@ -410,7 +412,7 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	chaosBalance = fmt.Sprintf("balance: seed %d, jobs %d of %d submissions, outcomes %v, lost %d, calls %d, spend rows %d, generated twice %d, open spend rows %d, leaked slots %d",
 		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, calls, len(rows), c.twice(rows), openJobs, leaked)
 	if t.Failed() {
-		chaosBalance += fmt.Sprintf("; FAILED, again with -chaos.seed %d -chaos.for %v", *chaosSeed, *chaosFor)
+		chaosBalance += fmt.Sprintf("; FAILED, again with -chaos.seed %d -chaos.for %v -chaos.shards %d", *chaosSeed, *chaosFor, *chaosN)
 	}
 	t.Log(chaosBalance)
 }
