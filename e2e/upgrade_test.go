@@ -33,7 +33,7 @@ var nextVersion = map[string]map[string]string{
 		"LayoutVersion = 1\n": "LayoutVersion = 2\n",
 	},
 	"broker/redisstore/script/admit.lua": {
-		"'v', layout.version,": "'v', layout.version, 'next', 'field',",
+		"'v', version,": "'v', version, 'next', 'field',",
 	},
 	"broker/redisstore/script/common.lua": {
 		"{\n      'job_id', id, 'path', pool, 'class', r.class,": "{\n      'next', 'field', 'job_id', id, 'path', pool, 'class', r.class,",

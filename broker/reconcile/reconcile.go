@@ -38,7 +38,7 @@ const (
 // Mendings lists the closed set.
 var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket, Place, Stray, Phantom}
 
-// Reconciler mends. All fields are required.
+// Reconciler mends. All fields are required, but for Strays.
 type Reconciler struct {
 	Store   *redisstore.Store
 	Tickets *ticket.Queue
@@ -48,6 +48,10 @@ type Reconciler struct {
 	Draining func(path slackgate.Path) bool
 	// Move offers a waiting job to another pool; see admission.Admitter.
 	Move func(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error)
+
+	// Strays is set where something from outside may delete keys, so that it is
+	// looked for what that leaves behind.
+	Strays bool
 
 	// Mended hears of what was mended, n of a kind at once.
 	Mended func(what Mending, n int64)
@@ -104,8 +108,10 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
-	if err := r.mendStrays(ctx); err != nil {
-		return err
+	if r.Strays {
+		if err := r.mendStrays(ctx); err != nil {
+			return err
+		}
 	}
 	st, err := r.Store.State(ctx, policy)
 	if err != nil {

@@ -72,6 +72,7 @@ func inBubble(t *testing.T, f func(b *bench)) {
 			Store: store, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Policy: policy,
 			Log:      slog.New(slog.NewJSONHandler(b.log, nil)),
 			Draining: func(slackgate.Path) bool { return false },
+			Strays:   true,
 			Mended:   b.count,
 		}
 		b.must(store.Beat(context.Background(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}, 24*time.Hour))

@@ -36,6 +36,9 @@ type Options struct {
 	// Redis is a client to use instead of connecting to Config.Redis.URL. It is
 	// left open.
 	Redis redis.UniversalClient
+	// EmbeddedRedis says that Redis is embedded in this process. Nobody else
+	// deletes its keys, and it reads all of them for a page.
+	EmbeddedRedis bool
 	// Listener and MetricsListener are used instead of listening on the
 	// configured addresses.
 	Listener, MetricsListener net.Listener
@@ -66,6 +69,7 @@ type base struct {
 	log        *slog.Logger
 	rdb        redis.UniversalClient
 	ownRedis   bool
+	embedded   bool // Redis is
 	shards     []*part
 	store      *shard.Store // of all shards
 	metrics    *metrics.Metrics
@@ -76,7 +80,7 @@ type base struct {
 }
 
 func newBase(o *Options) (*base, error) {
-	b := &base{log: o.Log, rdb: o.Redis}
+	b := &base{log: o.Log, rdb: o.Redis, embedded: o.EmbeddedRedis}
 	b.cfg.Store(o.Config)
 	if b.rdb == nil {
 		rdb, err := redisstore.Client(o.Config.Redis.URL, o.Config.RedisTimeout())

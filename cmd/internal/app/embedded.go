@@ -44,7 +44,7 @@ func StartEmbedded(o Options) (_ *Embedded, err error) {
 	cfg := *o.Config
 	cfg.Redis.URL = "redis://" + e.redis.Addr() + "/0"
 	cfg.Redis.TimeoutMS = max(cfg.Redis.TimeoutMS, embeddedTimeoutMS)
-	o.Config = &cfg
+	o.Config, o.EmbeddedRedis = &cfg, true
 	e.labs = background.New(context.Background(), o.Log)
 	for _, path := range slackgate.Paths {
 		p := cfg.Pool(path)
@@ -60,7 +60,7 @@ func StartEmbedded(o Options) (_ *Embedded, err error) {
 	if err := cfg.Complete(); err != nil {
 		return nil, err
 	}
-	if e.worker, err = StartWorker(Options{Config: &cfg, Log: o.Log}); err != nil {
+	if e.worker, err = StartWorker(Options{Config: &cfg, Log: o.Log, EmbeddedRedis: true}); err != nil {
 		return nil, err
 	}
 	e.api, err = StartAPI(o)

@@ -29,7 +29,7 @@ import (
 func (w *world) second() *client.Client {
 	front := pipenet.Listen()
 	api, err := StartAPI(Options{
-		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, Listener: front, MetricsListener: pipenet.Listen(),
+		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, EmbeddedRedis: true, Listener: front, MetricsListener: pipenet.Listen(),
 	})
 	must(w.t, err)
 	transport := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}

@@ -146,6 +146,7 @@ func (p *part) reconciler() *reconcile.Reconciler {
 		Store: p.store, Tickets: p.tickets, Policy: p.policy, Log: p.base.log,
 		Draining: func(path slackgate.Path) bool { return p.flags.Load().Draining(path, p.store.NowMS()) },
 		Move:     p.gate.Move,
+		Strays:   !p.base.embedded,
 		Mended:   p.base.metrics.Mended,
 	}
 }

@@ -181,7 +181,7 @@ func (s *Stage) AnotherWorker() error {
 	rdb := redisstore.DialClient(line.over(s.valve.over(s.dialStore)))
 	s.stores = append(s.stores, rdb)
 	w, err := StartWorker(Options{
-		Config: s.cfg, Log: s.log, Redis: rdb, Transport: s.transportOver(line.over(s.dial)), MetricsListener: metrics,
+		Config: s.cfg, Log: s.log, Redis: rdb, EmbeddedRedis: true, Transport: s.transportOver(line.over(s.dial)), MetricsListener: metrics,
 	})
 	if err != nil {
 		return errors.Join(err, metrics.Close())
@@ -203,7 +203,7 @@ func (s *Stage) startAPI() error {
 	s.stores = append(s.stores, rdb)
 	s.baseURL = url
 	s.http = &http.Client{Transport: s.transportOver(s.dial)}
-	s.api, err = StartAPI(Options{Config: s.cfg, Log: s.log, Redis: rdb, Listener: front, MetricsListener: metrics})
+	s.api, err = StartAPI(Options{Config: s.cfg, Log: s.log, Redis: rdb, EmbeddedRedis: true, Listener: front, MetricsListener: metrics})
 	return err
 }
 

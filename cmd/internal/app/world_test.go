@@ -142,10 +142,10 @@ func startLinked(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]liv
 	front := pipenet.Listen()
 	var err error
 	if len(labs) > 0 {
-		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, Transport: toLabs, MetricsListener: pipenet.Listen()})
+		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Transport: toLabs, MetricsListener: pipenet.Listen()})
 		must(t, err)
 	}
-	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: over.webhooks})
+	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: over.webhooks})
 	must(t, err)
 	toAPI := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
 	w.http = &http.Client{Transport: toAPI}
@@ -289,7 +289,7 @@ func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job)
 // anotherWorker starts one more worker process like the first.
 func (w *world) anotherWorker() {
 	extra, err := StartWorker(Options{
-		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, Transport: w.worker.transport, MetricsListener: pipenet.Listen(),
+		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, EmbeddedRedis: true, Transport: w.worker.transport, MetricsListener: pipenet.Listen(),
 	})
 	must(w.t, err)
 	w.t.Cleanup(func() { must(w.t, extra.Stop(context.Background())) })
