@@ -16,9 +16,9 @@ import (
 	"leeway/slackgate"
 )
 
-// Only an answer that is an error makes asynq wait: no task, a script that
-// Redis does not know yet, and a value are answers like any other.
-func TestPatientPausesAfterErrorsOnly(t *testing.T) {
+// overRedis runs f in virtual time with a Redis of its own.
+func overRedis(t *testing.T, f func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
@@ -27,6 +27,14 @@ func TestPatientPausesAfterErrorsOnly(t *testing.T) {
 			m.Close()
 			synctest.Wait()
 		}()
+		f(t, m, rdb)
+	})
+}
+
+// Only an answer that is an error makes asynq wait: no task, a script that
+// Redis does not know yet, and a value are answers like any other.
+func TestPatientPausesAfterErrorsOnly(t *testing.T) {
+	overRedis(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		p := patient{UniversalClient: rdb}
 		for _, row := range []struct {
 			name, script, refusal string
@@ -56,14 +64,7 @@ func TestPatientPausesAfterErrorsOnly(t *testing.T) {
 // Where there is no task asynq is told so once it has waited for one; a task
 // that is put there meanwhile it gets at once.
 func TestPatientWaitsForTickets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := miniredis.NewMiniRedis()
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
-		defer func() {
-			_ = rdb.Close()
-			m.Close()
-			synctest.Wait()
-		}()
+	overRedis(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		const poll = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(context.Background())
 		wakes := make(chan struct{}, 1)

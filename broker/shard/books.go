@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"leeway/broker"
@@ -243,20 +242,15 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 // DueWebhooks leaves of due what has something due in any shard. One that is away
 // holds up what is its own: there is an error only when none answers.
 func (s *Store) DueWebhooks(ctx context.Context, due ...redisstore.WebhookDue) ([]redisstore.WebhookDue, error) {
-	var mu sync.Mutex
-	var found []redisstore.WebhookDue
-	answered := false
-	err := s.each(func(_ int, shard *redisstore.Store) error {
-		got, err := shard.DueWebhooks(ctx, due...)
-		mu.Lock()
-		defer mu.Unlock()
-		found, answered = append(found, got...), answered || err == nil
+	found := make([][]redisstore.WebhookDue, len(s.shards))
+	if err := s.some(func(i int, shard *redisstore.Store) (err error) {
+		found[i], err = shard.DueWebhooks(ctx, due...)
 		return err
-	})
-	if !answered {
+	}); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool { return !slices.Contains(found, d) }), nil
+	all := slices.Concat(found...)
+	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool { return !slices.Contains(all, d) }), nil
 }
 
 // TakeWebhooks takes ends that are due, of each producer no more than asked for

@@ -27,9 +27,6 @@ type Store struct {
 // New returns the stores of all shards, in their order, as one.
 func New(shards ...*redisstore.Store) *Store { return &Store{shards: shards} }
 
-// Shards are the shards' own stores.
-func (s *Store) Shards() []*redisstore.Store { return s.shards }
-
 // home is the first shard.
 func (s *Store) home() *redisstore.Store { return s.shards[0] }
 
@@ -48,6 +45,23 @@ func (s *Store) each(ask func(i int, shard *redisstore.Store) error) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// some asks every shard at once where the answer of any will do: there is an
+// error only when none has one.
+func (s *Store) some(ask func(i int, shard *redisstore.Store) error) error {
+	var answered atomic.Bool
+	err := s.each(func(i int, shard *redisstore.Store) error {
+		err := ask(i, shard)
+		if err == nil {
+			answered.Store(true)
+		}
+		return err
+	})
+	if answered.Load() {
+		return nil
+	}
+	return err
 }
 
 // gather asks every shard for one thing.
@@ -70,19 +84,7 @@ func (s *Store) SyncClock(ctx context.Context) error { return s.home().SyncClock
 // Writable reports whether any shard takes writes; the error is that of one that
 // does not.
 func (s *Store) Writable(ctx context.Context) error {
-	var mu sync.Mutex
-	writable := false
-	err := s.each(func(_ int, shard *redisstore.Store) error {
-		err := shard.Writable(ctx)
-		mu.Lock()
-		defer mu.Unlock()
-		writable = writable || err == nil
-		return err
-	})
-	if writable {
-		return nil
-	}
-	return err
+	return s.some(func(_ int, shard *redisstore.Store) error { return shard.Writable(ctx) })
 }
 
 // Durability is that of the first shard's server whose settings put something

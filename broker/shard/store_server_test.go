@@ -32,6 +32,7 @@ import (
 type deployment struct {
 	t       *testing.T
 	servers [2]*redistest.Server
+	stores  []*redisstore.Store
 	*shard.Store
 	admitter *shard.Admitter
 }
@@ -59,7 +60,7 @@ func start(t *testing.T) *deployment {
 		wg.Go(func() { _ = gate.Refresh(ctx) })
 		stores, gates = append(stores, store), append(gates, gate)
 	}
-	d.Store = shard.New(stores...)
+	d.stores, d.Store = stores, shard.New(stores...)
 	d.admitter = shard.NewAdmitter(func(producer, _ string) (string, bool) { return producer, producer == "limited" }, gates...)
 	d.eventually("the gates' state is known", func() bool { return gates[0].Load().Known && gates[1].Load().Known })
 	return d
@@ -357,7 +358,7 @@ func TestFlagsInEveryShard(t *testing.T) {
 		must(t, s.SetFlag(ctx, flag.AdmitPaid, "", value, "somebody", "a test", hold))
 	}
 	closed := func(i int) bool {
-		table, err := d.Shards()[i].Flags(ctx)
+		table, err := d.stores[i].Flags(ctx)
 		must(t, err)
 		return !table.Apply(flag.Values{AdmitPaid: true}, "", d.NowMS()).AdmitPaid
 	}
@@ -379,21 +380,21 @@ func TestFlagsInEveryShard(t *testing.T) {
 		}
 	}
 	align(0)
-	set(d.Shards()[0], "1", 0)
+	set(d.stores[0], "1", 0)
 	if closed(0) || !closed(1) {
 		t.Error("the first alone has heard")
 	}
 	align(1)
 	align(0)
-	set(d.Shards()[0], "", 0)
-	set(d.Shards()[1], "0", time.Hour)
+	set(d.stores[0], "", 0)
+	set(d.stores[1], "0", time.Hour)
 	align(1)
 	if closed(0) || closed(1) {
 		t.Error("it is not set in the first")
 	}
 	set(d, "0", time.Hour)
 	align(0)
-	set(d.Shards()[0], "0", 0)
+	set(d.stores[0], "0", 0)
 	align(1)
 	if !closed(0) || !closed(1) {
 		t.Error("it is set in the first")

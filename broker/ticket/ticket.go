@@ -152,8 +152,13 @@ func (p piped) EvalSha(ctx context.Context, sha1 string, keys []string, args ...
 	return taken
 }
 
+// key is what asynq calls a part of a pool's queue.
+func (q *Queue) key(path slackgate.Path, part string) string {
+	return "asynq:{" + q.Name(path) + "}:" + part
+}
+
 // PendingKey is where asynq keeps the tickets that wait to be taken.
-func (q *Queue) PendingKey(path slackgate.Path) string { return "asynq:{" + q.Name(path) + "}:pending" }
+func (q *Queue) PendingKey(path slackgate.Path) string { return q.key(path, "pending") }
 
 // Pending is how many tickets wait to be taken. asynq's inspector fails on a
 // queue it has not seen and on a single lost hash; the list's length does not.
@@ -194,9 +199,8 @@ return #ids
 func (q *Queue) RemovePhantoms(ctx context.Context, path slackgate.Path) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	key := "asynq:{" + q.Name(path) + "}:"
-	n, err := removePhantoms.Run(ctx, q.rdb, []string{key + "lease", key + "active"},
-		int64(phantomAfter.Seconds()), phantomsMost, key+"t:").Int64()
+	n, err := removePhantoms.Run(ctx, q.rdb, []string{q.key(path, "lease"), q.key(path, "active")},
+		int64(phantomAfter.Seconds()), phantomsMost, q.key(path, "t:")).Int64()
 	if err != nil {
 		return 0, fmt.Errorf("phantom tickets of %s: %w", path, err)
 	}

@@ -38,10 +38,7 @@ func thresholds(p *Plan) (out []string) {
 // A deployment as the plan declares it plays all of it; one that has other pools
 // keeps the thresholds that mean something there.
 func TestFit(t *testing.T) {
-	p, err := Named("declared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := named(t, "declared")
 	d := likePlan(p)
 	f, err := d.Fit(t.Context(), p)
 	if err != nil || len(f.Differs)+len(f.LeftOut) > 0 || !slices.Equal(thresholds(f.Plan), thresholds(p)) {
@@ -82,20 +79,14 @@ func TestFit(t *testing.T) {
 // threshold is left.
 func TestFitRefuses(t *testing.T) {
 	for _, name := range order {
-		p, err := Named(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = likePlan(p).Fit(t.Context(), p)
+		p := named(t, name)
+		_, err := likePlan(p).Fit(t.Context(), p)
 		harmless := slices.Contains([]string{"declared", "burst", "unbounded", "flag-flip", "drain"}, name)
 		if harmless != (err == nil) || err != nil && !errors.Is(err, ErrCannot) {
 			t.Errorf("%s with real backends: %v", name, err)
 		}
 	}
-	p, err := Named("declared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := named(t, "declared")
 	p.Thresholds = p.Thresholds[:1] // usable
 	d := likePlan(p)
 	d.gate.Policy = "seed"

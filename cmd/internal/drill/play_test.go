@@ -16,10 +16,7 @@ import (
 // flagPlan flips a flag and plays a fault under load.
 func flagPlan(t *testing.T) *Plan {
 	t.Helper()
-	p, err := Named("flag-flip")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := named(t, "flag-flip")
 	p.Events = append(p.Events[:1:1], Event{AtMS: 16_000, Do: DoFault, On: "lab-free", Fault: "silent"},
 		Event{AtMS: 30_000, Do: DoHeal, On: "lab-free"}, Event{AtMS: 30_000, Do: DoClearFlag, On: "ADMIT_FREE"})
 	if err := p.Complete(); err != nil {

@@ -21,11 +21,7 @@ func TestDrillsSimulated(t *testing.T) {
 		played++
 		t.Run(p.Name, func(t *testing.T) {
 			p, _ := p.WithoutContrast()
-			r, err := Simulate(context.Background(), p, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Judge(p)
+			r := judged(t, p)
 			passes(t, r)
 		})
 	}
@@ -36,15 +32,8 @@ func TestDrillsSimulated(t *testing.T) {
 
 // An empty answer is booked as such and is no success, whatever its status said.
 func TestEmptyIsNoSuccess(t *testing.T) {
-	p, err := Named("free-empty")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := Simulate(context.Background(), p, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Judge(p)
+	p := named(t, "free-empty")
+	r := judged(t, p)
 	m := r.Metrics
 	if m["empty"] == 0 || m["success"] != m["usable"]+m["late"] || m["empty_unbooked"] != 0 {
 		t.Errorf("%g empty, of which %g not booked; success %g, usable %g, late %g", m["empty"], m["empty_unbooked"], m["success"], m["usable"], m["late"])
@@ -56,19 +45,12 @@ func TestEmptyIsNoSuccess(t *testing.T) {
 func TestFreeFaultsAnyPhase(t *testing.T) {
 	for _, name := range []string{"free-slow", "free-held"} {
 		for shift := int64(0); shift < 4000; shift += 400 {
-			p, err := Named(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := named(t, name)
 			p.Arrivals[0].ForMS += shift
 			for i := range p.Events {
 				p.Events[i].AtMS += shift
 			}
-			r, err := Simulate(context.Background(), p, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Judge(p)
+			r := judged(t, p)
 			for _, v := range r.Verdicts {
 				if !v.OK {
 					t.Errorf("%s, %d ms later: %s is %g", name, shift, v.Threshold, *v.Value)
@@ -95,10 +77,7 @@ type breakage struct {
 
 func (b *breakage) plan(t *testing.T) *Plan {
 	t.Helper()
-	p, err := Named("declared")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := named(t, "declared")
 	p.Policy, p.RecheckOff = b.rule, b.recheck
 	if err := p.DeclareP95(b.percent); err != nil {
 		t.Fatal(err)
@@ -138,11 +117,7 @@ func TestBrokenSimulated(t *testing.T) {
 	for _, row := range broken {
 		t.Run(row.name, func(t *testing.T) {
 			p := row.plan(t)
-			r, err := Simulate(context.Background(), p, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Judge(p)
+			r := judged(t, p)
 			crossed(t, r, row.crossed)
 		})
 	}
@@ -151,15 +126,8 @@ func TestBrokenSimulated(t *testing.T) {
 // The comparison says of a simulated run what the simulator itself says, and no
 // row beats the bound.
 func TestCompare(t *testing.T) {
-	p, err := Named("declared")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := Simulate(context.Background(), p, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Judge(p)
+	p := named(t, "declared")
+	r := judged(t, p)
 	r.Compare(p)
 	usable := map[string]float64{}
 	for _, c := range r.Compared {

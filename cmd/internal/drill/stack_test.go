@@ -18,6 +18,27 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// named is a built-in plan.
+func named(t *testing.T, name string) *Plan {
+	t.Helper()
+	p, err := Named(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// judged is a simulated run of a plan, held against its thresholds.
+func judged(t *testing.T, p *Plan) *Run {
+	t.Helper()
+	r, err := Simulate(context.Background(), p, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Judge(p)
+	return r
+}
+
 // virtualPollMS is how often idle workers look for a ticket in virtual time,
 // where each look costs real time and the length of the pause costs none.
 const virtualPollMS = 50
@@ -83,10 +104,7 @@ func TestDrillsNotSimulated(t *testing.T) {
 // The second article's second table, over the whole of Leeway: eight successes
 // either way, none in time against all.
 func TestAttemptCounted(t *testing.T) {
-	p, err := Named("attempt-counted")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := named(t, "attempt-counted")
 	r := playVirtually(t, p)
 	passes(t, r)
 	t.Logf("straight: %+v; through Leeway: p50 %g ms", *r.Direct, r.Metrics["answer_p50_ms"])
