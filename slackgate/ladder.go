@@ -34,8 +34,9 @@ type Rung struct {
 	// every job.
 	AtMS int64
 	Max  int64
-	// WaitMS is the expected wait of the last of Max jobs: for the record
-	// only.
+	// WaitMS is the expected wait at AtMS: that of the last place behind Max
+	// jobs that needs no more; on the last rung, of the first such place. For
+	// the record only.
 	WaitMS int64
 }
 
@@ -287,7 +288,7 @@ func (l *Ladder) cut(horizon int64) {
 
 func (l *Ladder) add(first, end int, need, at int64) {
 	l.rungs = append(l.rungs, Rung{
-		AtMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(max(first-1, 0)),
+		AtMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(end),
 	})
 	l.groups = append(l.groups, group{end, need})
 }

@@ -47,6 +47,9 @@ type waiter struct {
 
 var classes = []string{"a", "b"}
 
+// ladderReserveMS is the reserve that the ladders here are made for.
+const ladderReserveMS = 1000
+
 // drawCrowd draws a pool. On a grid of 500 ms instants often fall exactly on
 // each other, which tells < from <=.
 func drawCrowd(t *rapid.T, name string, grid bool) crowd {
@@ -212,7 +215,7 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 				l := new(slackgate.Ladder)
 				l.Build(&slackgate.Plan{
 					Capacity: st.Pools[path].Capacity, RunningMS: st.RunningAges[path],
-					Belief: slackgate.FixedBelief(c.p95, c.hold), DispatchMS: dispatch, ReserveMS: 1000, HorizonMS: 3600_000,
+					Belief: slackgate.FixedBelief(c.p95, c.hold), DispatchMS: dispatch, ReserveMS: ladderReserveMS, HorizonMS: 3600_000,
 				})
 				pools[path].Ladder, pools[path].Released = l, st.Released[path]
 				h.since(path, c)
@@ -227,7 +230,7 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 			j := &broker.Job{
 				ID: fmt.Sprintf("new%d", i), Class: rapid.SampledFrom(classes).Draw(rt, "class"), Text: "x",
 				DeadlineMS: max(1, multiples(step, 0, longest).Draw(rt, "deadline")),
-				ReserveMS:  rapid.SampledFrom([]int64{0, 1000, 2000}).Draw(rt, "reserve"),
+				ReserveMS:  rapid.SampledFrom([]int64{0, ladderReserveMS, 2000}).Draw(rt, "reserve"),
 				Prefer: rapid.SampledFrom([][2]slackgate.Path{
 					{slackgate.Paid, slackgate.Free}, {slackgate.Free, slackgate.Paid}, {slackgate.Paid}, {slackgate.Free},
 				}).Draw(rt, "prefer"),
@@ -282,10 +285,27 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 				rt.Fatalf("offer %d (slack %d): the script says %s, the rule %s (%s)\n%+v", i, o.SlackMS, a.Path, res.Path, res.Reason, a.Pools)
 			}
 			if a.Path != slackgate.Reject {
+				if policy.Rule == slackgate.Predictive {
+					onRecord(rt, h, o.Job, &res)
+				}
 				models[a.Path].join(o.Job.Class, o.SlackMS)
 			}
 		}
 	})
+}
+
+// onRecord holds that what the record of an admitted job says of its place is
+// what the rule says. The rungs of a small pool stand one place apart.
+func onRecord(t *rapid.T, h *harness, j *broker.Job, r *slackgate.Result) {
+	got := h.view(j.ID).Admission
+	if got.PredictedWaitMS != r.PredictedWaitMS {
+		t.Fatalf("%s: a predicted wait of %d ms on record, by the rule it is %d", j.ID, got.PredictedWaitMS, r.PredictedWaitMS)
+	}
+	// The ladder's need is that of a job with its reserve, which counts the last byte.
+	need := r.NeedMS[r.Path]
+	if got.NeedMS < need || got.NeedMS > need && j.ReserveMS == ladderReserveMS && !j.FirstByteOnly {
+		t.Fatalf("%s: a need of %d ms on record, by the rule it is %d", j.ID, got.NeedMS, need)
+	}
 }
 
 // modelWithout reads a pool and leaves out the jobs just offered.

@@ -84,12 +84,12 @@ local function rung_at(p, i)
   return r
 end
 
--- the first rung with room for so many: max grows from rung to rung
+-- the rung that stands for the place behind so many jobs: the last that allows no more. max grows from rung to rung
 local function rung_for(p, jobs)
   local lo, hi = 1, p.last
   while lo < hi do
-    local mid = math.floor((lo + hi) / 2)
-    if jobs <= rung_at(p, mid).max then hi = mid else lo = mid + 1 end
+    local mid = math.ceil((lo + hi) / 2)
+    if rung_at(p, mid).max <= jobs then lo = mid else hi = mid - 1 end
   end
   return lo
 end
