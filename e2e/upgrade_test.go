@@ -30,10 +30,10 @@ import (
 // messages and tickets. Each text is in its file once.
 var nextVersion = map[string]map[string]string{
 	"broker/redisstore/layout.go": {
-		"LayoutVersion = 1\n": "LayoutVersion = 2\n",
+		"LayoutVersion = 2\n": "LayoutVersion = 3\n",
 	},
 	"broker/redisstore/script/admit.lua": {
-		"'v', version,": "'v', version, 'next', 'field',",
+		"'spec', spec,": "'spec', spec, 'next', 'field',",
 	},
 	"broker/redisstore/script/common.lua": {
 		"{\n      'job_id', id, 'path', pool, 'class', r.class,": "{\n      'next', 'field', 'job_id', id, 'path', pool, 'class', r.class,",
@@ -190,6 +190,12 @@ func (u *upgrade) load(stop <-chan struct{}) {
 	}
 }
 
+// layoutOf is the layout of the program that wrote a promise.
+func layoutOf(promise string) string {
+	layout, _, _ := strings.Cut(strings.TrimPrefix(promise, `{"v":`), ",")
+	return layout
+}
+
 // crossed counts the ended jobs by the version that admitted them and the
 // version that ended them.
 func (u *upgrade) crossed() map[string]int {
@@ -202,7 +208,7 @@ func (u *upgrade) crossed() map[string]int {
 			}
 			id, _ := l["job_id"].(string)
 			if u.written[id] == "" {
-				u.written[id] = u.rdb.HGet(context.Background(), "{leeway}:job:"+id, "v").Val()
+				u.written[id] = layoutOf(u.rdb.HGet(context.Background(), "{leeway}:job:"+id, "promise").Val())
 			}
 			out[u.written[id]+" ended by "+filepath.Dir(p.name)]++
 		}
@@ -237,8 +243,8 @@ func TestRollingUpgrade(t *testing.T) {
 	u := &upgrade{stack: deploy(t, s), written: map[string]string{}}
 	u.rdb = u.redisClient()
 	const (
-		oldByOld, oldByNext   = "1 ended by .", "1 ended by next"
-		nextByOld, nextByNext = "2 ended by .", "2 ended by next"
+		oldByOld, oldByNext   = "2 ended by .", "2 ended by next"
+		nextByOld, nextByNext = "3 ended by .", "3 ended by next"
 	)
 	oldWorker := u.startHand("")
 	oldAPI, oldDoor := u.startDoor("")
@@ -248,14 +254,14 @@ func TestRollingUpgrade(t *testing.T) {
 		u.load(stop)
 	}()
 	u.until(4, oldByOld)
-	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "1 1" {
+	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "2 2" {
 		t.Errorf("layout %q before the upgrade", got)
 	}
 
 	nextAPI, nextDoor := u.startDoor("next")
 	nextWorker := u.startHand("next")
 	u.until(4, oldByOld, oldByNext, nextByOld, nextByNext)
-	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "2 1" {
+	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "3 2" {
 		t.Errorf("layout %q with both", got)
 	}
 
@@ -267,7 +273,7 @@ func TestRollingUpgrade(t *testing.T) {
 	// over by this one.
 	_, _ = u.startDoor("")
 	back := u.startHand("")
-	if !strings.Contains(back.out.String(), `"the store has a newer layout that is open to this program","layout":2`) {
+	if !strings.Contains(back.out.String(), `"the store has a newer layout that is open to this program","layout":3`) {
 		t.Error("the old version does not say that a newer one was here")
 	}
 	nextWorker.kill()
@@ -287,8 +293,8 @@ func TestRollingUpgrade(t *testing.T) {
 	// What this version does not know stays.
 	for _, s := range u.book.admitted() {
 		r := u.rdb.HGetAll(context.Background(), "{leeway}:job:"+s.verdict.JobID).Val()
-		if (r["v"] == "2") != (r["next"] == "field") {
-			t.Errorf("job %s of layout %s has %q in the next version's field", s.verdict.JobID, r["v"], r["next"])
+		if layout := layoutOf(r["promise"]); (layout == "3") != (r["next"] == "field") {
+			t.Errorf("job %s of layout %s has %q in the next version's field", s.verdict.JobID, layout, r["next"])
 		}
 	}
 	u.auditBooks(rules{uncalled: lost})
@@ -340,7 +346,7 @@ func TestClosedLayout(t *testing.T) {
 	if got := rdb.Get(context.Background(), layoutKey).Val(); got != closed {
 		t.Errorf("the layout is %q afterwards", got)
 	}
-	lay("1 1")
+	lay(fmt.Sprintf("%d %d", redisstore.LayoutVersion, redisstore.LayoutVersion))
 	d.ready()
 	d.admit(client.Job{Class: "paid-only", Text: text})
 	d.settled(20 * time.Second)

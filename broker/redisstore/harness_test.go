@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -130,10 +131,20 @@ func (h *harness) advance(d time.Duration) {
 				h.must(h.rdb.ZIncrBy(bg, k, float64(-ms), m).Err())
 			}
 		case "job":
-			h.must(h.rdb.HIncrBy(bg, k, "accepted", -ms).Err())
-			h.must(h.rdb.HIncrBy(bg, k, "deadline", -ms).Err())
+			h.must(h.rdb.HSet(bg, k, "promise", moved(h.rdb.HGet(bg, k, "promise").Val(), -ms)).Err())
 		}
 	}
+}
+
+var promised = regexp.MustCompile(`"(?:accepted|deadline)_ms":\d+`)
+
+// moved is a promise with its instants moved by ms.
+func moved(promise string, ms int64) string {
+	return promised.ReplaceAllStringFunc(promise, func(s string) string {
+		name, n, _ := strings.Cut(s, ":")
+		at, _ := strconv.ParseInt(n, 10, 64)
+		return fmt.Sprintf("%s:%d", name, at+ms)
+	})
 }
 
 func (h *harness) must(err error) {

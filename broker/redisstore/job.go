@@ -346,15 +346,37 @@ func (s *Store) Get(ctx context.Context, id string) (*broker.View, error) {
 	return view(id, rec.Val(), answer.Val())
 }
 
+// promise is what a job's admission settled, as its record has it; see
+// script/common.lua.
+type promise struct {
+	AcceptedMS int64            `json:"accepted_ms"`
+	DeadlineMS int64            `json:"deadline_ms"`
+	ReserveMS  int64            `json:"reserve_ms"`
+	Batch      string           `json:"batch"`
+	Admission  broker.Admission `json:"admission"`
+}
+
+// promiseOf reads it from a record. Programs of layout 1 wrote fields of their
+// own instead.
+func promiseOf(m map[string]string) (p promise, err error) {
+	if raw, ok := m["promise"]; ok {
+		return p, json.Unmarshal([]byte(raw), &p)
+	}
+	num := func(field string) int64 {
+		n, numErr := strconv.ParseInt(m[field], 10, 64)
+		err = errors.Join(err, numErr)
+		return n
+	}
+	p.AcceptedMS, p.DeadlineMS, p.ReserveMS, p.Batch = num("accepted"), num("deadline"), num("reserve"), m["batch"]
+	return p, errors.Join(err, json.Unmarshal([]byte(m["admission"]), &p.Admission))
+}
+
 func view(id string, m map[string]string, answer string) (*broker.View, error) {
 	var job broker.Job
 	var details Details
 	v := &broker.View{ID: id, State: broker.State(m["state"]), Answer: answer}
-	if err := errors.Join(
-		json.Unmarshal([]byte(m["spec"]), &job),
-		json.Unmarshal([]byte(m["admission"]), &v.Admission),
-		v.Path.UnmarshalText([]byte(m["path"])),
-	); err != nil {
+	p, err := promiseOf(m)
+	if err := errors.Join(err, json.Unmarshal([]byte(m["spec"]), &job), v.Path.UnmarshalText([]byte(m["path"]))); err != nil {
 		return nil, fmt.Errorf("job %s: record: %w", id, err)
 	}
 	if raw := m["details"]; raw != "" {
@@ -368,9 +390,9 @@ func view(id string, m map[string]string, answer string) (*broker.View, error) {
 	}
 	v.Class, v.Producer, v.Metadata = job.Class, job.Producer, job.Metadata
 	v.FirstByteOnly, v.Prefer, v.MaxOutputTokens = job.FirstByteOnly, job.Prefer, job.MaxOutputTokens
-	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS = num("accepted"), num("deadline"), num("reserve")
+	v.AcceptedMS, v.DeadlineAtMS, v.ReserveMS, v.Admission = p.AcceptedMS, p.DeadlineMS, p.ReserveMS, p.Admission
 	v.Attempts = int(num("attempts"))
-	batch, line, _ := strings.Cut(m["batch"], " ")
+	batch, line, _ := strings.Cut(p.Batch, " ")
 	v.BatchID, v.CustomID = batch, broker.LineCustomID(line)
 	v.QueueWaitMS = max(num("queue_wait"), 0)
 	if v.State == broker.StateDone {

@@ -15,14 +15,14 @@ import (
 // need a new version.
 const (
 	// LayoutVersion is the version that this program writes.
-	LayoutVersion = 1
+	LayoutVersion = 2
 	// layoutReads is the oldest version whose records this program carries to
 	// their end.
 	layoutReads = 1
 	// layoutOpenTo is the oldest version whose programs can work on what this
 	// one writes. It is at most LayoutVersion, and below it as long as the two
 	// may run side by side.
-	layoutOpenTo = 1
+	layoutOpenTo = 2
 )
 
 // layoutHead gives a script the versions.

@@ -1,11 +1,14 @@
 package redisstore
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,6 +23,8 @@ var layoutBehaviours = []behaviour{
 	{"a newer layout that is not open is left alone by every script", closedLayout},
 	{"a layout that this program does not carry on is left alone", olderLayout},
 	{"a layout that nobody wrote is left alone", unreadableLayout},
+	{"jobs of layout 1 are carried to their end", layout1},
+	{"a job whose promise cannot be read is set aside", brokenPromise},
 }
 
 // program runs a script as a program with another layout would.
@@ -44,8 +49,8 @@ func firstLayout(t *testing.T, h *harness) {
 		t.Errorf("agreed on %d, %v", v, err)
 	}
 	h.put(slackgate.Paid, testJob("j", 60_000))
-	if v := h.rdb.HGet(bg, h.key("job", "j"), "v").Val(); v != fmt.Sprint(LayoutVersion) {
-		t.Errorf("the record says layout %q", v)
+	if p := h.rdb.HGet(bg, h.key("job", "j"), "promise").Val(); !strings.HasPrefix(p, fmt.Sprintf(`{"v":%d,`, LayoutVersion)) {
+		t.Errorf("the record says %q", p)
 	}
 }
 
@@ -172,6 +177,128 @@ func unreadableLayout(t *testing.T, h *harness) {
 	var e *LayoutError
 	if _, err := h.Agree(bg, 1); !errors.As(err, &e) || e.Version != 0 || !strings.Contains(e.Error(), "not a version") {
 		t.Errorf("%v", err)
+	}
+}
+
+// asLayout1 makes a record what a program of layout 1 wrote.
+func (h *harness) asLayout1(id string) {
+	h.t.Helper()
+	key := h.key("job", id)
+	var p struct {
+		promise
+		Seq             int64
+		Class, Producer string
+	}
+	h.must(json.Unmarshal([]byte(h.rdb.HGet(bg, key, "promise").Val()), &p))
+	admission, err := json.Marshal(p.Admission)
+	h.must(err)
+	h.must(h.rdb.HDel(bg, key, "promise").Err())
+	h.must(h.rdb.HSet(bg, key, "v", 1, "class", p.Class, "producer", p.Producer, "accepted", p.AcceptedMS, "deadline", p.DeadlineMS,
+		"reserve", p.ReserveMS, "member", fmt.Sprintf("%016d:%s:%s", p.Seq, p.Class, id), "admission", admission).Err())
+	if p.Batch != "" {
+		h.must(h.rdb.HSet(bg, key, "batch", p.Batch).Err())
+	}
+	h.must(h.rdb.Set(bg, h.key("layout"), "1 1", 0).Err())
+}
+
+func layout1(t *testing.T, h *harness) {
+	h.live(10, 10)
+	for _, id := range []string{"a usable", "b handed back", "c lost", "d cancelled", "e moved", "f late"} {
+		j := testJob(id, 60_000)
+		j.Place = broker.BatchPlace{Batch: "b", Line: id}
+		h.put(slackgate.Paid, j)
+		was := h.view(id)
+		h.asLayout1(id)
+		if is := h.view(id); !reflect.DeepEqual(is, was) {
+			t.Errorf("%s is read as %+v, not %+v", id, is, was)
+		}
+	}
+	ended := func(id string, want broker.Outcome) {
+		t.Helper()
+		if v := h.view(id); v.Outcome != want {
+			t.Errorf("%s: %+v", id, v)
+		}
+	}
+	c := h.claim(slackgate.Paid)
+	if lease, err := h.Renew(bg, c, time.Minute); lease != LeaseHeld || err != nil || c.Job.Class != "summary" || c.Admission.SlackMS == 0 {
+		t.Errorf("%+v, %v, %v", c, lease, err)
+	}
+	_, err := h.Finish(bg, c, usable("x"))
+	h.must(err)
+	ended("a usable", broker.OutcomeUsable)
+	h.must(h.Handback(bg, h.claim(slackgate.Paid)))
+	c = h.claim(slackgate.Paid)
+	_, err = h.Finish(bg, c, usable("y"))
+	h.must(err)
+	ended("b handed back", broker.OutcomeUsable)
+	lost := h.claim(slackgate.Paid)
+	h.must(h.rdb.ZAdd(bg, h.key("running", "paid"), redis.Z{Score: 1, Member: lost.ID}).Err())
+	h.lastSweep(500 * time.Millisecond)
+	if s := h.sweep(); s.Reoffered != 1 {
+		t.Errorf("swept %+v", s)
+	}
+	if got, err := h.Cancel(bg, "d cancelled"); got != CancelWaiting || err != nil {
+		t.Errorf("cancel: %v, %v", got, err)
+	}
+	o := offerTo(slackgate.Free, testJob("e moved", 50_000))
+	o.Move = true
+	if got, err := h.Admit(bg, openPools(), []Offer{o}); err != nil || got.Jobs[0].Path != slackgate.Free {
+		t.Errorf("moved: %+v, %v", got, err)
+	}
+	if v := h.view("e moved"); v.Path != slackgate.Free || v.State != broker.StateWaiting {
+		t.Errorf("%+v", v)
+	}
+	h.checked()
+	for _, id := range []string{"c lost", "e moved", "f late"} {
+		h.must(h.rdb.HSet(bg, h.key("job", id), "deadline", 1).Err())
+	}
+	for _, pool := range []string{"paid", "free"} {
+		for _, m := range h.rdb.ZRange(bg, h.key("waiting", pool), 0, -1).Val() {
+			h.must(h.rdb.ZAdd(bg, h.key("waiting", pool), redis.Z{Score: 1, Member: m}).Err())
+		}
+	}
+	if s := h.sweep(); s.Expired != 3 {
+		t.Errorf("swept %+v", s)
+	}
+	ended("f late", broker.OutcomeExpired)
+	if rows := h.misses(); len(rows) != 3 || rows[0].Producer != "p" || rows[0].SlackMS == 0 {
+		t.Errorf("misses %+v", rows)
+	}
+	h.checked()
+	if got, want := h.layout(), fmt.Sprintf("%d %d", LayoutVersion, layoutOpenTo); got != want {
+		t.Errorf("the layout is %q afterwards", got)
+	}
+}
+
+func brokenPromise(t *testing.T, h *harness) {
+	h.live(10, 10)
+	whole := `{"v":2,"accepted_ms":1,"deadline_ms":2,"reserve_ms":3,"seq":4,"class":"summary"}`
+	broken := []string{"", "{", "null", "[]", `"x"`, "{}", strings.Repeat("[", 2000)}
+	for _, part := range []string{"accepted_ms", "deadline_ms", "reserve_ms", "seq", "class"} {
+		broken = append(broken, strings.Replace(whole, part, "x", 1))
+	}
+	for i, p := range broken {
+		id := fmt.Sprintf("j%02d", i)
+		h.put(slackgate.Paid, testJob(id, 60_000))
+		h.must(h.rdb.HSet(bg, h.key("job", id), "promise", p).Err())
+		c, met, err := h.Claim(bg, slackgate.Paid, 10, time.Minute)
+		if c != nil || err != nil || len(met.Lost) != 1 || met.Lost[0].ID != id {
+			t.Errorf("%q is claimed: %+v, %+v, %v", p, c, met, err)
+		}
+	}
+	h.checked()
+}
+
+// A promise is one field of a record, and a program that has lost its way may
+// have left anything there.
+func TestPromiseOf(t *testing.T) {
+	for _, m := range []map[string]string{
+		{}, {"promise": ""}, {"promise": "{"}, {"promise": `{"accepted_ms":"x"}`}, {"accepted": "1"},
+		{"accepted": "1", "deadline": "2", "reserve": "x", "admission": "{}"},
+	} {
+		if p, err := promiseOf(m); err == nil {
+			t.Errorf("%v was read as %+v", m, p)
+		}
 	}
 }
 

@@ -164,10 +164,10 @@ local function over_share(p, producer, first)
 end
 
 -- places in the order of arrival, taken for all the jobs at once: one left over does no harm
-local seq
-local function next_member(class, id)
-  seq = (seq or redis.call('INCRBY', P .. ':seq', int(jobs)) - jobs) + 1
-  return member_of(int(seq), class, id)
+local last_seq
+local function next_seq()
+  last_seq = (last_seq or redis.call('INCRBY', P .. ':seq', int(jobs)) - jobs) + 1
+  return int(last_seq)
 end
 
 -- what is booked under a name: spent today, and reserved
@@ -218,13 +218,27 @@ local function terms_of(text)
   return t
 end
 
--- what goes on record of an admission: the same for jobs that find the same
-local function admission_of(t, need, age, wait)
-  if not t.admission or t.need ~= need or t.age ~= age or t.wait ~= wait then
-    t.need, t.age, t.wait = need, age, wait
-    t.admission = string.format('{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}', t.slack, need, age, wait)
+-- a text as JSON; the same few come again and again
+local quoted = {}
+local function quote(text)
+  if not quoted[text] then quoted[text] = cjson.encode(text) end
+  return quoted[text]
+end
+
+-- What is promised to a job, for its record; see fields. What jobs under the same terms have in common is written once.
+local function promise_of(t, need, age, wait, seq, class, producer, batch)
+  if t.class ~= class or t.producer ~= producer then
+    t.class, t.producer = class, producer
+    t.promise = string.format('{"v":%d,"accepted_ms":%.0f,"deadline_ms":%s,"reserve_ms":%s,"class":%s,"producer":%s,"seq":',
+      layout.version, now, t.deadline_int, t.reserve_int, quote(class), quote(producer))
   end
-  return t.admission
+  if t.need ~= need or t.age ~= age or t.wait ~= wait then
+    t.need, t.age, t.wait = need, age, wait
+    t.admission = string.format(',"admission":{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}}',
+      t.slack, need, age, wait)
+  end
+  if batch then return t.promise .. seq .. ',"batch":' .. cjson.encode(batch) .. t.admission end
+  return t.promise .. seq .. t.admission
 end
 
 -- batches whose lines became jobs: the lines, when the last is due, and how long they are kept at least
@@ -239,7 +253,7 @@ local function batch_of(id)
 end
 
 local pool_names = { 'paid', 'free' }
-local now_int, version = int(now), int(layout.version)
+local now_int = int(now)
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
 while a <= #ARGV do
@@ -334,11 +348,10 @@ while a <= #ARGV do
           bump('moved:' .. held.path .. ':' .. path, 1)
           pools.paid.ahead_of, pools.free.ahead_of = nil, nil
         else
-          local member = next_member(class, id)
-          redis.call('HSET', P .. ':job:' .. id, 'v', version, 'spec', spec, 'state', 'waiting', 'path', path,
-            'class', class, 'producer', producer, 'accepted', now_int, 'deadline', t.deadline_int,
-            'reserve', t.reserve_int, 'member', member, 'admission', admission_of(t, need, p.age, wait),
-            unpack(batch ~= '' and { 'batch', batch .. ' ' .. line } or {}))
+          local seq = next_seq()
+          local member = member_of(seq, class, id)
+          redis.call('HSET', P .. ':job:' .. id, 'spec', spec, 'state', 'waiting', 'path', path,
+            'promise', promise_of(t, need, p.age, wait, seq, class, producer, batch ~= '' and batch .. ' ' .. line))
           redis.call('PEXPIRE', P .. ':job:' .. id, t.ttl)
           redis.call('SET', P .. ':text:' .. id, text, 'PX', t.ttl)
           -- a refused submission does not bind its key

@@ -48,7 +48,7 @@ for _ = 1, 16 do
     redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') -- of an earlier claim
     redis.call('PUBLISH', P .. ':news', id)
     return reply('job', { id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
-      tonumber(r.accepted), tonumber(r.deadline), r.spec, r.admission, text,
+      tonumber(r.accepted), tonumber(r.deadline), r.spec or '', r.admission or '', text,
       tonumber(redis.call('GET', P .. ':flags:version') or '0') })
   end
 end

@@ -3,7 +3,8 @@
 --
 --   P:layout            string  which programs may work here; see layout.lua
 --   P:shards            string  how many shards the deployment has, where it is more than one; see shards.lua
---   P:job:<id>          hash    one job's record; v is the layout of the program that wrote it
+--   P:job:<id>          hash    one job's record: spec, what was submitted; promise, what was settled at its admission (see
+--                               record); state, path, and what becomes of it
 --   P:text:<id>         string  its input text, gone with the outcome
 --   P:answer:<id>       string  its answer, kept for the result's lifetime
 --   P:waiting:<pool>    zset    waiting jobs by urgency (deadline - reserve), then arrival
@@ -93,18 +94,6 @@ local function age_of(key, now)
   return math.max(0, now - tonumber(first[2]))
 end
 
-local function record(id)
-  local flat = redis.call('HGETALL', P .. ':job:' .. id)
-  if #flat == 0 then return nil end
-  local r = {}
-  for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
-  -- a record without these is none: whoever meets it sets the job aside
-  if not (r.path and r.class and r.member and tonumber(r.accepted) and tonumber(r.deadline) and tonumber(r.reserve)) then
-    return nil
-  end
-  return r
-end
-
 -- A member of the waiting order is "<arrival, 16 digits>:<class>:<id>": equal
 -- urgencies go in order of arrival, and a job whose record is gone can still be
 -- taken out of its class's ages.
@@ -113,6 +102,35 @@ local function member_of(seq, class, id)
 end
 local function split(member)
   return string.match(member, '^%d+:([^:]*):(.*)$')
+end
+
+-- A record's fields, however much of them is there. What never changes of an admitted job is one field, for each costs:
+--   promise  {"v":<layout of the program that wrote it>,"accepted_ms","deadline_ms","reserve_ms","seq":<its arrival>,
+--            "class","producer","batch":"<batch> <line>","admission":{"slack_ms","need_ms","queue_age_ms","predicted_wait_ms"}}
+-- and is given here as accepted, deadline, reserve, member, class, producer, batch and admission: the fields that programs
+-- of layout 1 wrote, each by itself.
+local function fields(id)
+  local flat = redis.call('HGETALL', P .. ':job:' .. id)
+  if #flat == 0 then return nil end
+  local r = {}
+  for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
+  local ok, p = pcall(cjson.decode, r.promise or '')
+  if not ok or type(p) ~= 'table' or type(p.class) ~= 'string' or not tonumber(p.seq) then return r end
+  local function whole(x) return tonumber(x) and int(tonumber(x)) end
+  local function text(x) return type(x) == 'string' and x or nil end
+  r.accepted, r.deadline, r.reserve = whole(p.accepted_ms), whole(p.deadline_ms), whole(p.reserve_ms)
+  r.member, r.class, r.producer = member_of(whole(p.seq), p.class, id), p.class, text(p.producer)
+  r.batch, r.admission = text(p.batch), string.match(r.promise, '"admission":(%b{})')
+  return r
+end
+
+-- A record that can be worked with. One that cannot is none: whoever meets it sets the job aside.
+local function record(id)
+  local r = fields(id)
+  if r and r.path and r.class and r.member and tonumber(r.accepted) and tonumber(r.deadline) and tonumber(r.reserve) then
+    return r
+  end
+  return nil
 end
 
 -- take a job out of the waiting order
@@ -195,13 +213,14 @@ local function live_jobs(pool, producer, now, before)
   return redis.call('ZCOUNT', live_key(pool, producer), '(' .. int(now - live_after), before or '+inf')
 end
 
--- whether an unfinished job is not among its producer's, or not in its place
-local function unlisted(id, now)
-  local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'path', 'producer', 'deadline', 'reserve')
-  if (f[1] ~= 'waiting' and f[1] ~= 'running') or not (f[2] and tonumber(f[4]) and tonumber(f[5])) then return false end
-  local urgency = tonumber(f[4]) - tonumber(f[5])
+-- whether an unfinished job, of which r is on record, is not among its producer's, or not in its place
+local function unlisted(id, r, now)
+  if (r.state ~= 'waiting' and r.state ~= 'running') or not (r.path and tonumber(r.deadline) and tonumber(r.reserve)) then
+    return false
+  end
+  local urgency = tonumber(r.deadline) - tonumber(r.reserve)
   if urgency < now - live_after then return false end -- forgotten, as it is to be
-  return tonumber(redis.call('ZSCORE', live_key(f[2], f[3] or ''), id) or '-1') ~= urgency
+  return tonumber(redis.call('ZSCORE', live_key(r.path, r.producer or ''), id) or '-1') ~= urgency
 end
 
 -- How much a producer wants of a pool: submissions that it took or refused,
@@ -443,7 +462,8 @@ local function count_webhook(result, producer) bump('webhook:' .. result .. ':' 
 
 local function to_be_told(id, r, now)
   if not string.find(r.spec or '', '"webhook":true', 1, true) then return end
-  local key, producer = P .. ':webhooks:' .. r.producer, r.producer
+  local producer = r.producer or ''
+  local key = P .. ':webhooks:' .. producer
   if redis.call('ZCARD', key) >= most_untold then return count_webhook('dropped', producer) end
   redis.call('COPY', P .. ':job:' .. id, P .. ':webhook:' .. id)
   redis.call('PEXPIRE', P .. ':webhook:' .. id, webhook_ttl)
@@ -473,9 +493,9 @@ local function end_job(id, r, now, o)
   if o.cause ~= '' then
     local due = deadline
     if o.cause == 'late_first_byte' or o.cause == 'expired_in_queue' then due = deadline - tonumber(r.reserve) end
-    book_miss(pool, r.class, r.producer, o.backend, o.cause, o.books, {
-      'job_id', id, 'path', pool, 'class', r.class, 'producer', r.producer, 'backend', o.backend, 'outcome', o.outcome,
-      'cause', o.cause, 'at_ms', int(now), 'deadline_at_ms', r.deadline, 'admission', r.admission,
+    book_miss(pool, r.class, r.producer or '', o.backend, o.cause, o.books, {
+      'job_id', id, 'path', pool, 'class', r.class, 'producer', r.producer or '', 'backend', o.backend, 'outcome', o.outcome,
+      'cause', o.cause, 'at_ms', int(now), 'deadline_at_ms', r.deadline, 'admission', r.admission or '{}',
       'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
   end
   redis.call('PUBLISH', P .. ':ended', id)

@@ -9,10 +9,10 @@ for i = 1, #page[2], 2 do
   local id, urgency = page[2][i], tonumber(page[2][i + 1])
   if urgency >= now - live_after then -- others count for nothing
     seen = seen + 1
-    local r = redis.call('HMGET', P .. ':job:' .. id, 'state', 'path', 'producer')
-    if not r[1] then
+    local r = fields(id)
+    if not (r and r.state) then
       gone = gone + 1
-    elseif (r[1] ~= 'waiting' and r[1] ~= 'running') or r[2] ~= pool or (r[3] or '') ~= producer then
+    elseif (r.state ~= 'waiting' and r.state ~= 'running') or r.path ~= pool or (r.producer or '') ~= producer then
       ended[#ended + 1] = id
     end
   end

@@ -3,8 +3,10 @@
 local out = {}
 local now = now_ms()
 for _, id in ipairs(ARGV) do
-  local f = redis.call('HMGET', P .. ':job:' .. id, 'state', 'outcome', 'attempts', 'accepted', 'ended')
-  for i = 1, 5 do out[#out + 1] = f[i] or '' end
-  out[#out + 1] = unlisted(id, now) and 1 or 0
+  local r = fields(id) or {}
+  for _, name in ipairs({ 'state', 'outcome', 'attempts', 'accepted', 'ended' }) do
+    out[#out + 1] = r[name] or ''
+  end
+  out[#out + 1] = unlisted(id, r, now) and 1 or 0
 end
 return out
