@@ -33,12 +33,14 @@ var slackBuckets = append([]float64{-60000, -10000, -1000, 0}, buckets...)
 
 // Metrics are one process's metrics.
 type Metrics struct {
-	registry  *prometheus.Registry
-	decisions *prometheus.CounterVec
+	registry *prometheus.Registry
+	// decisions, predicted and slack are looked up once: every submission
+	// counts in them.
+	decisions [slackgate.NumPaths]prometheus.Counter
+	predicted [slackgate.NumPaths]prometheus.Observer
+	slack     prometheus.Observer
 	rejects   *prometheus.CounterVec
-	slack     *prometheus.HistogramVec
 	firstByte *prometheus.HistogramVec
-	predicted *prometheus.HistogramVec
 	queueWait *prometheus.HistogramVec
 	mended    *prometheus.CounterVec
 }
@@ -48,22 +50,11 @@ type Metrics struct {
 func New() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "job_decision_total", Help: "Submissions decided, by the path they were given. Per replica: sum.",
-		}, []string{"path"}),
 		rejects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "job_reject_total", Help: "Submissions not admitted, by reason. Per replica: sum.",
 		}, []string{"reason"}),
-		slack: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "job_remaining_slack_ms", Help: "Slack left at a stage of the job's life, in milliseconds. Per replica: sum.",
-			Buckets: slackBuckets,
-		}, []string{"stage"}),
 		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "job_first_byte_ms", Help: "Time from the first backend call to the first answer text, in milliseconds. Per worker: sum.",
-			Buckets: buckets,
-		}, []string{"path"}),
-		predicted: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "job_predicted_wait_ms", Help: "Wait for a worker that was predicted at admission, in milliseconds; 0 under the seed rule, which predicts nothing. Per replica: sum.",
 			Buckets: buckets,
 		}, []string{"path"}),
 		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -72,14 +63,25 @@ func New() *Metrics {
 		}, []string{"path"}),
 		mended: mendedVec(),
 	}
+	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "job_decision_total", Help: "Submissions decided, by the path they were given. Per replica: sum.",
+	}, []string{"path"})
+	slack := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "job_remaining_slack_ms", Help: "Slack left at a stage of the job's life, in milliseconds. Per replica: sum.",
+		Buckets: slackBuckets,
+	}, []string{"stage"})
+	predicted := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "job_predicted_wait_ms", Help: "Wait for a worker that was predicted at admission, in milliseconds; 0 under the seed rule, which predicts nothing. Per replica: sum.",
+		Buckets: buckets,
+	}, []string{"path"})
 	m.registry.MustRegister(
-		m.decisions, m.rejects, m.slack, m.firstByte, m.predicted, m.queueWait, m.mended,
+		decisions, m.rejects, slack, m.firstByte, predicted, m.queueWait, m.mended,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("leeway"),
 	)
 	for _, p := range []slackgate.Path{slackgate.Reject, slackgate.Paid, slackgate.Free} {
-		m.decisions.WithLabelValues(p.String())
+		m.decisions[p] = decisions.WithLabelValues(p.String())
 	}
 	for _, r := range slackgate.Reasons {
 		if r != slackgate.ReasonPaid && r != slackgate.ReasonFree {
@@ -88,10 +90,10 @@ func New() *Metrics {
 	}
 	for _, p := range slackgate.Paths {
 		m.firstByte.WithLabelValues(p.String())
-		m.predicted.WithLabelValues(p.String())
+		m.predicted[p] = predicted.WithLabelValues(p.String())
 		m.queueWait.WithLabelValues(p.String())
 	}
-	m.slack.WithLabelValues("admit")
+	m.slack = slack.WithLabelValues("admit")
 	return m
 }
 
@@ -107,13 +109,13 @@ func (m *Metrics) Handler() http.Handler {
 
 // Decided counts a decision.
 func (m *Metrics) Decided(_ *broker.Job, v *broker.Verdict) {
-	m.decisions.WithLabelValues(v.Path.String()).Inc()
+	m.decisions[v.Path].Inc()
 	if v.Admitted() {
-		m.predicted.WithLabelValues(v.Path.String()).Observe(float64(v.PredictedWaitMS))
+		m.predicted[v.Path].Observe(float64(v.PredictedWaitMS))
 	} else {
 		m.rejects.WithLabelValues(string(v.Reason)).Inc()
 	}
-	m.slack.WithLabelValues("admit").Observe(float64(v.SlackMS))
+	m.slack.Observe(float64(v.SlackMS))
 }
 
 // Claimed notes how long a job waited for its worker.
