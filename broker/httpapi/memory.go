@@ -76,7 +76,12 @@ func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release fun
 	if err := h.take(req.Context(), int(want), bodyMemoryWait); err != nil {
 		return nil, nil, err
 	}
-	body, err = io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, limit))
+	if n := req.ContentLength; n >= 0 && n <= limit {
+		body = make([]byte, n) // net/http gives no more than that
+		_, err = io.ReadFull(req.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, limit))
+	}
 	if err != nil {
 		h.release()
 		return nil, nil, bodyError(err)

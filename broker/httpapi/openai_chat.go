@@ -58,7 +58,10 @@ func (s *Server) chat(c echo.Context) error {
 	if err != nil {
 		return cmp.Or(wrong, err)
 	}
-	named := keyed(key, append(body, "\x00chat\x00"+req.Header.Get(HeaderDeadline)...))
+	var named broker.IdempotencyKey
+	if key != "" {
+		named = keyed(key, append(body, "\x00chat\x00"+req.Header.Get(HeaderDeadline)...))
+	}
 	var v broker.Verdict
 	if wrong != nil { // of a job on record what it was by then counts: its class may be gone
 		var ok bool

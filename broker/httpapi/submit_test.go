@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -162,10 +163,23 @@ func TestMediaTypesAndSizes(t *testing.T) {
 		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", read, "Content-Type", asJSON); w.Code != 413 || read.n > 1<<20 {
 			t.Errorf("an endless body: %d after %d bytes", w.Code, read.n)
 		}
-		// A body that breaks off is no submission.
+		// One whose length is not told is read as well.
+		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", io.MultiReader(strings.NewReader(good)), "Content-Type", asJSON); w.Code != 202 {
+			t.Errorf("a body without a length: %d %s", w.Code, w.Body)
+		}
+		// A body that breaks off is no submission, nor is one that is shorter than
+		// its length says.
 		cut := io.MultiReader(strings.NewReader(`{"text":"x"}`), broken{})
 		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", cut, "Content-Type", asJSON); w.Code != 400 || w.problem.Reason != ReasonInvalidJSON {
 			t.Errorf("a broken body: %d %s", w.Code, w.Body)
+		}
+		short := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(good))
+		short.Header.Set("Content-Type", asJSON)
+		short.ContentLength++
+		w := &answer{ResponseRecorder: httptest.NewRecorder()}
+		a.ServeHTTP(w, short)
+		if a.checkProblem(w); w.Code != 400 || w.problem.Reason != ReasonInvalidJSON || w.problem.Detail != "the body ended early" {
+			t.Errorf("a body shorter than its length: %d %s", w.Code, w.Body)
 		}
 	})
 }
