@@ -155,7 +155,7 @@ func TestNewUserWithCurl(t *testing.T) {
 		t.Fatal(err)
 	}
 	var v httpapi.Verdict
-	if out := curl(t, http.MethodPost, d.client.Base+"/v1/jobs", string(body)); json.Unmarshal([]byte(out), &v) != nil || v.Path != slackgate.Paid || v.SlackMS <= 0 || v.NeedMS["paid"] <= 0 {
+	if out := curl(t, http.MethodPost, d.client.Base+"/v1/jobs", string(body)); json.Unmarshal([]byte(out), &v) != nil || v.Path != slackgate.Paid || v.SlackMS <= 0 || v.NeedMS.Paid == nil || *v.NeedMS.Paid <= 0 {
 		t.Fatalf("verdict: %s", out)
 	}
 	s := &submission{job: client.Job{Text: doc}, verdict: &v}

@@ -364,7 +364,7 @@ func viewLine(l *broker.BatchLine) (*LineView, error) {
 		}
 	} else {
 		v.Status = http.StatusAccepted
-		v.Verdict = &Verdict{JobID: l.JobID, Path: l.Path, NeedMS: map[string]int64{}, QueueAgeMS: map[string]int64{}}
+		v.Verdict = &Verdict{JobID: l.JobID, Path: l.Path}
 		if l.Job != nil {
 			v.Verdict = recordedVerdict(l.Job)
 		}

@@ -125,11 +125,12 @@ func firstByteAt(v *broker.View, claimedMS int64) int64 {
 
 // recordedVerdict is the verdict that a job on record once got.
 func recordedVerdict(v *broker.View) *Verdict {
-	return &Verdict{
+	out := &Verdict{
 		JobID: v.ID, Path: v.Path, Reason: slackgate.Reason(v.Path.String()),
 		SlackMS: v.Admission.SlackMS, PredictedWaitMS: v.Admission.PredictedWaitMS,
-		NeedMS:     map[string]int64{v.Path.String(): v.Admission.NeedMS},
-		QueueAgeMS: map[string]int64{v.Path.String(): v.Admission.QueueAgeMS},
-		ReserveMS:  v.ReserveMS, DeadlineAtMS: v.DeadlineAtMS,
+		ReserveMS: v.ReserveMS, DeadlineAtMS: v.DeadlineAtMS,
 	}
+	out.NeedMS.set(v.Path, v.Admission.NeedMS)
+	out.QueueAgeMS.set(v.Path, v.Admission.QueueAgeMS)
+	return out
 }

@@ -126,7 +126,7 @@ func TestGoodInputAtItsBounds(t *testing.T) {
 				t.Fatalf("%.100s: %d %s", body, w.Code, w.Body)
 			}
 			if v.JobID == "" || v.Path != slackgate.Paid || v.Reason != slackgate.ReasonPaid || v.ReserveMS != 2000 ||
-				w.Header().Get("Location") != "/v1/jobs/"+v.JobID || v.DeadlineAtMS <= 946684800000 || v.NeedMS["paid"] != 1200 {
+				w.Header().Get("Location") != "/v1/jobs/"+v.JobID || v.DeadlineAtMS <= 946684800000 || v.NeedMS.Paid == nil || *v.NeedMS.Paid != 1200 {
 				t.Errorf("%s: %+v", body, v)
 			}
 		})
@@ -215,7 +215,7 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 		w := a.submit(`{"text":"x","deadline_ms":2001}`)
-		if v := w.problem.Verdict; w.Code != 429 || w.problem.Reason != "reject_no_slack" || v == nil || v.SlackMS != 1 || v.NeedMS["paid"] != 1200 || v.NeedMS["free"] != 4000 {
+		if v := w.problem.Verdict; w.Code != 429 || w.problem.Reason != "reject_no_slack" || v == nil || v.SlackMS != 1 || v.NeedMS.String() != "paid 1200, free 4000" {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		// Where waiting helps, it says so in whole seconds, rounded up.

@@ -169,12 +169,14 @@ func (r *demoRun) verdictLine(doc corpus.Document, v *httpapi.Verdict) {
 	path := v.Path
 	if path == slackgate.Reject {
 		path = slackgate.Paid
-		if v.NeedMS["free"] > 0 {
+		if _, asked := v.NeedMS.Of(slackgate.Free); asked {
 			path = slackgate.Free
 		}
 	}
+	need, _ := v.NeedMS.Of(path)
+	age, _ := v.QueueAgeMS.Of(path)
 	r.printf("%6.2fs -> %-17s slack %5d  need %5d  queue age %5d  predicted wait %5d  %s\n",
-		r.at(), v.Reason, v.SlackMS, v.NeedMS[path.String()], v.QueueAgeMS[path.String()], v.PredictedWaitMS, short(doc.Name))
+		r.at(), v.Reason, v.SlackMS, need, age, v.PredictedWaitMS, short(doc.Name))
 }
 
 func (r *demoRun) outcomeLine(doc corpus.Document, v *broker.View) {

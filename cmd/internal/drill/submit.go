@@ -87,11 +87,12 @@ func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) err
 	asked := v.Path
 	if asked == slackgate.Reject {
 		asked = slackgate.Free
-		if _, ok := v.NeedMS["free"]; !ok {
+		if _, ok := v.NeedMS.Of(slackgate.Free); !ok {
 			asked = slackgate.Paid
 		}
 	}
-	j.NeedMS, j.QueueAgeMS = v.NeedMS[asked.String()], v.QueueAgeMS[asked.String()]
+	j.NeedMS, _ = v.NeedMS.Of(asked)
+	j.QueueAgeMS, _ = v.QueueAgeMS.Of(asked)
 	if v.Path == slackgate.Reject {
 		r.progress.Rejected.Add(1)
 		return nil
