@@ -81,10 +81,7 @@ func (e *Estimator) Estimate(slices []Slice, inFlightMS []int64, declared slackg
 		out.WindowMS = window
 	}
 	out.Change = e.change(slices, window, inFlightMS)
-	for _, age := range inFlightMS {
-		e.window.Add(age, true)
-	}
-	e.fill(&out, declared)
+	e.fill(&out, inFlightMS, declared)
 	return out
 }
 
@@ -105,18 +102,32 @@ func (e *Estimator) choose(slices []Slice) int64 {
 	return WindowsMS[len(WindowsMS)-1]
 }
 
-// fill reads the distribution off the window.
-func (e *Estimator) fill(out *Estimate, declared slackgate.Dist) {
+// fill reads the distribution off the window, and adds the calls in flight to it.
+func (e *Estimator) fill(out *Estimate, inFlightMS []int64, declared slackgate.Dist) {
 	floor := declared.P95MS
+	_, known := e.window.Quantile(0.95)
+	usual, oldest := e.window.LargestMS(), 0.0
+	if out.Samples < EnoughSamples {
+		usual = max(usual, floor)
+	}
+	for _, age := range inFlightMS {
+		e.window.addInFlight(age)
+		oldest = max(oldest, float64(age))
+	}
 	p95, identified := e.window.Quantile(0.95)
 	switch {
 	case out.Samples >= EnoughSamples && identified:
 		out.P95MS, out.State = p95, slackgate.Measured
 	case identified:
 		out.P95MS, out.State = max(p95, floor), slackgate.Floored
-	case out.Samples == 0 && e.window.LargestMS() < floor:
+	case out.Samples == 0 && oldest <= usual:
 		// Nothing has ended yet, and nothing is late yet.
 		return
+	case out.Samples == 0 || known: // but for the calls in flight
+		out.P95MS, out.State = overdue(oldest, usual), slackgate.NotIdentified
+		if oldest <= usual {
+			out.State = slackgate.Floored
+		}
 	default:
 		out.P95MS = max(e.window.LargestMS()*NotIdentifiedFactor, floor)
 		out.State = slackgate.NotIdentified
@@ -132,6 +143,16 @@ func (e *Estimator) fill(out *Estimate, declared slackgate.Dist) {
 	out.MeanMS = w*mean + (1-w)*prior
 	out.VarMS2 = w*(variance+mean*mean) + (1-w)*(declared.VarMS2*scale*scale+prior*prior) - out.MeanMS*out.MeanMS
 	out.VarMS2 = max(out.VarMS2, 0)
+}
+
+// overdue is the p95 while nothing but calls in flight leaves it open. As long as
+// the oldest of them is not longer than what is usual, they say nothing. After
+// that it is believed to take as much longer again as it is overdue, up to
+// NotIdentifiedFactor: the belief must not leap in the moment in which a call of
+// the usual length is about to end, or promises made a moment ago were broken
+// for it.
+func overdue(oldest, usual float64) float64 {
+	return max(usual, min(oldest+(oldest-usual), oldest*NotIdentifiedFactor))
 }
 
 // Limits of the search for a change.

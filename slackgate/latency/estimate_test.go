@@ -32,6 +32,13 @@ func TestEstimateStates(t *testing.T) {
 		{"nothing", nil, nil, slackgate.Declared, 4000, 0, 0},
 		{"in flight, not late yet", nil, []int64{100, 3900}, slackgate.Declared, 4000, 0, 0},
 		{"in flight for long", nil, []int64{9000}, slackgate.NotIdentified, 9000 * 1.2, 0, 0},
+		{"in flight, a little late", nil, []int64{4100}, slackgate.NotIdentified, 4200, 0, 0},
+		{"in flight, as long as those that ended", []Slice{{0, of(8, 4000, false)}}, []int64{4000}, slackgate.Floored, 4000, 8, 15 * 60_000},
+		{"in flight, as long as those that ended late", []Slice{{0, of(8, 6000, false)}}, []int64{6000}, slackgate.Floored, 6000, 8, 15 * 60_000},
+		{"in flight, longer than those that ended, not late yet", []Slice{{0, of(8, 2000, false)}}, []int64{3900}, slackgate.Floored, 4000, 8, 15 * 60_000},
+		{"in flight, a little longer than those that ended", []Slice{{0, of(8, 4000, false)}}, []int64{4100}, slackgate.NotIdentified, 4200 - 0.01*4000, 8, 15 * 60_000},
+		{"in flight for long, others ended", []Slice{{0, of(8, 4000, false)}}, []int64{9000}, slackgate.NotIdentified, 9000 * 1.2, 8, 15 * 60_000},
+		{"many in flight, as long as those that ended", []Slice{{0, of(60, 1000, false)}}, []int64{1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000}, slackgate.Measured, 1000, 60, 60_000},
 		{"58 fast calls", []Slice{{0, of(58, 1000, false)}}, nil, slackgate.Floored, 4000, 58, 15 * 60_000},
 		{"59 fast calls", []Slice{{0, of(59, 1000, false)}}, nil, slackgate.Measured, 1000, 59, 60_000},
 		{"58 slow calls", []Slice{{0, of(58, 9000, false)}}, nil, slackgate.Floored, 9000, 58, 15 * 60_000},
@@ -73,6 +80,32 @@ func TestInFlightCounts(t *testing.T) {
 	hung := []int64{8000, 8000, 8000, 8000, 8000, 8000}
 	if got := e.Estimate(s, hung, declared); got.P95MS < 8000 {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// As a call in flight grows old, what is believed grows with it and does not
+// leap: in each millisecond by two and the width of a bucket at most.
+func TestInFlightGrows(t *testing.T) {
+	for name, s := range map[string][]Slice{
+		"nothing ended":                 nil,
+		"few ended":                     {{0, of(7, 4000, false)}},
+		"few ended, of several lengths": {{0, of(5, 2500, false)}, {0, of(2, 5200, false)}},
+		"longer than declared":          {{0, of(7, 6000, false)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var e Estimator
+			was := e.Estimate(s, nil, declared).P95MS
+			for age := range int64(20_000) {
+				got := e.Estimate(s, []int64{age}, declared).P95MS
+				if got < was-1e-6 || got > was*Width*1.0001+2 {
+					t.Fatalf("at an age of %d ms the p95 goes from %.0f to %.0f", age, was, got)
+				}
+				was = got
+			}
+			if want := 19_999 * NotIdentifiedFactor; math.Abs(was-want) > 1e-6 {
+				t.Fatalf("a call that hangs: %.0f, want %.0f", was, want)
+			}
+		})
 	}
 }
 

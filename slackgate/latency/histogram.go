@@ -70,6 +70,10 @@ func (h *Histogram) Add(ms int64, cut bool) {
 	}
 }
 
+// addInFlight counts a call that has run for some time and still does. It has
+// outlived the buckets before that of its age, and may end within that one.
+func (h *Histogram) addInFlight(ageMS int64) { h.add(max(Bucket(float64(ageMS))-1, 0), true, 1) }
+
 func (h *Histogram) add(bucket int, cut bool, n int64) {
 	if n <= 0 {
 		return

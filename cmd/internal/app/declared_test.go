@@ -8,6 +8,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
+	"leeway/broker/config"
 	"leeway/slackgate"
 )
 
@@ -33,10 +34,16 @@ func testDeclared(t *testing.T, rule slackgate.Rule, workers, jobs int) {
 		}
 		verdicts, ends := w.offerAt(jobs, 125*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
 		byOutcome := map[broker.Outcome]int{}
-		due := map[string]int64{}
+		due, wait := map[string]int64{}, map[string]int64{}
 		for _, v := range ends {
 			byOutcome[v.Outcome]++
+			wait[v.ID] = v.Admission.PredictedWaitMS
 			due[v.ID] = v.DeadlineAtMS - v.ReserveMS
+		}
+		for _, v := range verdicts {
+			if onRecord, ok := wait[v.JobID]; ok && onRecord != v.PredictedWaitMS {
+				t.Errorf("job %s was told of a wait of %d ms, on record are %d", v.JobID, v.PredictedWaitMS, onRecord)
+			}
 		}
 		for name, l := range w.labs {
 			path := slackgate.Paid
@@ -68,6 +75,32 @@ func testDeclared(t *testing.T, rule slackgate.Rule, workers, jobs int) {
 			if n := byOutcome[broker.OutcomeUsable]; n < jobs*186/720 || n != len(ends) {
 				t.Errorf("usable %d of %d admitted; want at least %d and all of them", n, len(ends), jobs*186/720)
 			}
+		}
+	})
+}
+
+// Latencies are read at each full second. Where calls end then too, one of the
+// usual length is found about to end again and again, while there are few to
+// compare it with: no job that was promised a call of that length is dropped for
+// it. The third in the queue has half a second to spare.
+func TestCallsThatEndAsLatenciesAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Classes = config.Classes{"summary": {Prefer: config.FreeOnly, DeadlineMS: 14_500}}
+		w := start(t, cfg, labs)
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // virtual
+		_, ends := w.offerAt(40, time.Second, func(int) *client.Job { return &client.Job{Text: document} })
+		tight := 0
+		for _, v := range ends {
+			if v.Outcome != broker.OutcomeUsable {
+				t.Errorf("job %s is %s after a wait of %d ms", v.ID, v.Outcome, v.QueueWaitMS)
+			}
+			if left := v.Admission.SlackMS - v.QueueWaitMS; left < 4000*12/10 {
+				tight++
+			}
+		}
+		if tight < 6 {
+			t.Errorf("%d of %d jobs had little to spare; the test wants most of them to", tight, len(ends))
 		}
 	})
 }
