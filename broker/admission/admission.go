@@ -1,5 +1,5 @@
 // Package admission takes submissions to the gate. Concurrent submissions
-// share one call to the store; the rule itself is slackgate's, and what the
+// share calls to the store; the rule itself is slackgate's, and what the
 // store checks are numbers that the rule gave.
 package admission
 
@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,14 +20,6 @@ import (
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
-)
-
-// Bounds of one shared call to the store.
-const (
-	maxBatch      = 128
-	maxBatchBytes = 8 << 20
-	// maxQueue is how many submissions may wait for their turn.
-	maxQueue = 64 * maxBatch
 )
 
 // Settings are what the gate decides by at one moment.
@@ -105,7 +96,6 @@ type Options struct {
 type Admitter struct {
 	Options
 	queue   chan *pending
-	last    int           // how many the last call took; Run's alone
 	stopped chan struct{} // closed when Run has ended
 	// ticketing are the calls whose tickets are on their way.
 	ticketing sync.WaitGroup
@@ -148,8 +138,8 @@ type Offered struct {
 	p *pending
 }
 
-// Offer queues a job for the gate. Jobs offered one after the other are
-// decided in that order. Wait must be called on what it returns.
+// Offer queues a job for the gate. Lines of batches that are offered one after
+// the other are decided in that order. Wait must be called on what it returns.
 func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
 	p := &pending{job: job, reserve: job.ReserveMS, err: broker.ErrUnavailable}
 	if a.running() && a.refuseFresh(p) {
@@ -246,126 +236,8 @@ func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
 	}
 }
 
-// Run decides queued submissions until ctx is done; what is queued then is
-// still decided.
-func (a *Admitter) Run(ctx context.Context) error {
-	defer close(a.stopped)
-	defer a.ticketing.Wait()
-	for {
-		select {
-		case p := <-a.queue:
-			a.flush(a.gather(p))
-		case <-ctx.Done():
-			for {
-				select {
-				case p := <-a.queue:
-					a.flush(a.gather(p))
-				default:
-					a.tell(context.Background())
-					return nil
-				}
-			}
-		}
-	}
-}
-
-// tell has the store hear of what was refused without asking it.
-func (a *Admitter) tell(ctx context.Context) {
-	if !a.anyUntold() {
-		return
-	}
-	if _, err := a.offer(ctx, nil); err != nil {
-		a.Log.Warn("refusals not counted", "error", err)
-	}
-}
-
-// yields is how often submitters that have their verdict are let go first, so
-// that what they submit next shares the coming call.
-const yields = 3
-
-// gather takes whatever else is queued along with first. After a shared call
-// the first of its submitters to be back would otherwise have a call to itself
-// while the others queue up behind it.
-func (a *Admitter) gather(first *pending) []*pending {
-	for i := 0; i < yields && len(a.queue)+1 < a.last; i++ {
-		runtime.Gosched()
-	}
-	batch := a.take(first)
-	a.last = len(batch)
-	return batch
-}
-
-func (a *Admitter) take(first *pending) []*pending {
-	batch := []*pending{first}
-	bytes := len(first.job.Text)
-	for len(batch) < maxBatch && bytes < maxBatchBytes {
-		select {
-		case p := <-a.queue:
-			batch = append(batch, p)
-			bytes += len(p.job.Text)
-		default:
-			return batch
-		}
-	}
-	return batch
-}
-
 // errDisagree is logged when the script's comparisons and the rule part ways.
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
-
-func (a *Admitter) flush(batch []*pending) {
-	defer func() { a.release(batch) }() // batch may have grown
-	// Every call to the store has its own bound; the submitters' contexts are
-	// theirs alone.
-	got, err := a.offer(context.Background(), batch)
-	at := time.Now()
-	if err != nil {
-		// Whoever is queued by now is told with it: with the store away, what is
-		// left of one call and the whole of the next would add up.
-		for range len(a.queue) {
-			batch = append(batch, <-a.queue)
-		}
-		a.forget()
-		a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
-	}
-	down := false
-	for i, p := range batch {
-		if err != nil {
-			p.err = err
-			continue
-		}
-		switch adm := &got.Jobs[i]; adm.Bound {
-		case redisstore.KeySame:
-			p.same, p.err = adm.BoundTo, nil
-		case redisstore.KeyConflict:
-			p.err = broker.ErrKeyConflict
-		case redisstore.BatchGone:
-			p.err = broker.ErrBatchCancelled
-		default:
-			p.verdict, p.err, p.ticket = a.verdict(p, &got, i), nil, adm.Ticket
-			a.learn(p, adm, at)
-			down = down || p.verdict.Reason == slackgate.ReasonPoolDown
-		}
-	}
-	if down {
-		a.explain(batch)
-	}
-}
-
-// explain looks for what may be behind pools that are down: a store that takes
-// no writes takes no heartbeats either, and that is then what to say.
-func (a *Admitter) explain(batch []*pending) {
-	err := a.Store.Writable(context.Background())
-	if err == nil {
-		return
-	}
-	a.Log.Warn("the gate cannot decide", "jobs", len(batch), "error", err)
-	for _, p := range batch {
-		if p.err == nil && p.verdict.Reason == slackgate.ReasonPoolDown {
-			p.err = err
-		}
-	}
-}
 
 // flagTries is how often numbers are worked out anew when a flag was changed
 // while they were on their way.

@@ -194,85 +194,6 @@ func (b *bench) calls() [][]string {
 	return b.watched.admits
 }
 
-// While one call to the store is under way, whatever else comes shares the
-// next, in the order in which it came.
-func TestConcurrentSubmissionsShareACall(t *testing.T) {
-	inBubble(t, slackgate.Seed, func(b *bench) {
-		hold := make(chan struct{})
-		b.watched.hold = hold
-		first := b.Offer(b.ctx, b.job("first", 15_000))
-		synctest.Wait() // its call is under way
-		var offered []Offered
-		for i := range 200 {
-			offered = append(offered, b.Offer(b.ctx, b.job(fmt.Sprintf("j%03d", i), 15_000)))
-		}
-		b.watched.mu.Lock()
-		b.watched.hold = nil
-		b.watched.mu.Unlock()
-		close(hold)
-		admitted := 0
-		for i, o := range append([]Offered{first}, offered...) {
-			v, err := o.Wait(b.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if v.Admitted() {
-				admitted++
-			}
-			if v.Admitted() != (i < 8) { // the limit goes to those who came first
-				t.Errorf("submission %d: %s", i, v.Reason)
-			}
-		}
-		calls := b.calls()
-		if len(calls) != 3 || len(calls[0]) != 1 || len(calls[1]) != maxBatch || len(calls[2]) != 200-maxBatch {
-			t.Errorf("%d calls for 201 submissions", len(calls))
-		}
-		n := 0
-		for _, ids := range calls[1:] {
-			for _, id := range ids {
-				if want := fmt.Sprintf("j%03d", n); id != want {
-					t.Fatalf("%s in the place of %s", id, want)
-				}
-				n++
-			}
-		}
-		if len(b.seen.verdicts) != 201 || admitted != 8 {
-			t.Errorf("%d decisions observed, %d admitted", len(b.seen.verdicts), admitted)
-		}
-		// One for each slot that is free.
-		if p, err := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 8 || err != nil {
-			t.Errorf("%d tickets, %v", p, err)
-		}
-	})
-}
-
-func TestLargeTextsBoundACall(t *testing.T) {
-	inBubble(t, slackgate.Seed, func(b *bench) {
-		hold := make(chan struct{})
-		b.watched.hold = hold
-		offered := []Offered{b.Offer(b.ctx, b.job("first", 15_000))}
-		synctest.Wait()
-		text := string(make([]byte, 1<<20))
-		for i := range 20 {
-			j := b.job(fmt.Sprint(i), 1000) // no slack: nothing is stored
-			j.Text = text
-			offered = append(offered, b.Offer(b.ctx, j))
-		}
-		b.watched.mu.Lock()
-		b.watched.hold = nil
-		b.watched.mu.Unlock()
-		close(hold)
-		for _, o := range offered {
-			_, _ = o.Wait(b.ctx)
-		}
-		for _, ids := range b.calls() {
-			if len(ids) > maxBatchBytes>>20 {
-				t.Errorf("%d MiB in a call", len(ids))
-			}
-		}
-	})
-}
-
 // The rule and the script are made to disagree: the script's word stands, as
 // the promise is on record, and the log says so.
 func TestDisagreementIsLogged(t *testing.T) {
@@ -313,31 +234,6 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// With a store that does not answer everybody is told within the time of one
-// call, whenever they come.
-func TestStoreStandsStill(t *testing.T) {
-	const within = 250 * time.Millisecond
-	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
-		inBubble(t, rule, func(b *bench) {
-			b.watched.err, b.watched.slow = fmt.Errorf("%w: away", broker.ErrUnavailable), within
-			var wg sync.WaitGroup
-			for i := range 100 {
-				wg.Go(func() {
-					asked := time.Now()
-					if _, err := b.Submit(b.ctx, b.job(fmt.Sprint("j", i), 15_000)); !errors.Is(err, broker.ErrUnavailable) {
-						t.Errorf("%v", err)
-					}
-					if took := time.Since(asked); took > within {
-						t.Errorf("job %d was told after %v", i, took)
-					}
-				})
-				time.Sleep(7 * time.Millisecond)
-			}
-			wg.Wait()
-		})
-	}
-}
-
 // Where no worker lives because the store takes no heartbeats, the store is what
 // is named.
 func TestPoolsDownForWantOfWrites(t *testing.T) {
@@ -349,68 +245,6 @@ func TestPoolsDownForWantOfWrites(t *testing.T) {
 		b.watched.sealed = &broker.StoreError{Trouble: broker.TroubleReadOnly, Err: errors.New("READONLY")}
 		if v, err := b.Submit(b.ctx, b.job("b", 15_000)); broker.TroubleOf(err) != broker.TroubleReadOnly || v.Reason != slackgate.ReasonGateUnavailable {
 			t.Errorf("%+v, %v", v, err)
-		}
-	})
-}
-
-// A panic in Run, or its end, must not leave submitters waiting for ever.
-func TestNobodyHangsWhenRunIsOver(t *testing.T) {
-	inBubble(t, slackgate.Seed, func(b *bench) {
-		b.stop()
-		for range 2 * cap(b.queue) { // more than the queue takes
-			v, err := b.Submit(context.Background(), b.job("j", 15_000))
-			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
-				t.Fatalf("%+v, %v", v, err)
-			}
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		a := New(Options{
-			Store: &watched{Store: redisstore.New(nil, redisstore.Options{Prefix: "t"})}, Observer: &seen{}, Log: slog.New(slog.DiscardHandler),
-			Settings: func() Settings { panic("boom") },
-		})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("no panic")
-				}
-			}()
-			_ = a.Run(context.Background())
-		})
-		for range 3 {
-			v, err := a.Submit(context.Background(), &broker.Job{ID: "j", DeadlineMS: 1000, ReceivedAt: time.Now()})
-			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
-				t.Errorf("%+v, %v", v, err)
-			}
-		}
-		wg.Wait()
-	})
-}
-
-// What is queued when Run is told to stop is still decided; a submitter that
-// has gone does not break its promise.
-func TestStopDecidesWhatIsQueued(t *testing.T) {
-	inBubble(t, slackgate.Seed, func(b *bench) {
-		hold := make(chan struct{})
-		b.watched.hold = hold
-		ctx, cancel := context.WithCancel(b.ctx)
-		offered := []Offered{b.Offer(ctx, b.job("a", 15_000))}
-		synctest.Wait()
-		offered = append(offered, b.Offer(ctx, b.job("b", 15_000)))
-		cancel()
-		stopped := make(chan struct{})
-		go func() { b.stop(); close(stopped) }()
-		synctest.Wait()
-		close(hold)
-		for _, o := range offered {
-			if v, err := o.Wait(ctx); err != nil || !v.Admitted() {
-				t.Errorf("%+v, %v", v, err)
-			}
-		}
-		<-stopped
-		if p, err := b.Tickets.Pending(context.Background(), slackgate.Paid); p != 2 || err != nil {
-			t.Errorf("%d tickets, %v: those who had gone broke their promises", p, err)
 		}
 	})
 }

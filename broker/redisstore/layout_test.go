@@ -220,7 +220,7 @@ func layout1(t *testing.T, h *harness) {
 		}
 	}
 	c := h.claim(slackgate.Paid)
-	if lease, err := h.Renew(bg, c, time.Minute); lease != LeaseHeld || err != nil || c.Job.Class != "summary" || c.Admission.SlackMS == 0 {
+	if lease, err := h.Renew(bg, c, time.Minute); lease != LeaseHeld || err != nil || c.Class != "summary" || c.Admission.SlackMS == 0 {
 		t.Errorf("%+v, %v, %v", c, lease, err)
 	}
 	_, err := h.Finish(bg, c, usable("x"))
