@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -37,8 +38,24 @@ func newMemory(size int64) *memory {
 
 // hold is what one body or line holds. It is not safe for concurrent use.
 type hold struct {
-	m *memory
-	n int64
+	m   *memory
+	n   int64
+	buf *[smallBody]byte // that the body is in; nil: it has one of its own
+}
+
+// smallBody is how large a body may be, in bytes, to be read into a buffer that
+// other bodies had before.
+const smallBody = 4 << 10
+
+var smallBodies = sync.Pool{New: func() any { return new([smallBody]byte) }}
+
+// buffer is room for a body of n bytes, until release.
+func (h *hold) buffer(n int64) []byte {
+	if n > smallBody {
+		return make([]byte, n)
+	}
+	h.buf, _ = smallBodies.Get().(*[smallBody]byte)
+	return h.buf[:n:n]
 }
 
 // take adds n bytes that are about to be kept.
@@ -62,10 +79,14 @@ func (h *hold) take(ctx context.Context, n int, wait time.Duration) error {
 func (h *hold) release() {
 	h.m.bytes.Release(h.n)
 	h.n = 0
+	if h.buf != nil {
+		smallBodies.Put(h.buf)
+		h.buf = nil
+	}
 }
 
 // readBody reads a body of at most limit bytes. release must be called when it
-// is no longer needed.
+// is no longer needed: its bytes are another body's then.
 func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release func(), err error) {
 	req := c.Request()
 	want := limit
@@ -77,7 +98,7 @@ func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release fun
 		return nil, nil, err
 	}
 	if n := req.ContentLength; n >= 0 && n <= limit {
-		body = make([]byte, n) // net/http gives no more than that
+		body = h.buffer(n) // net/http gives no more than that
 		_, err = io.ReadFull(req.Body, body)
 	} else {
 		body, err = io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, limit))
