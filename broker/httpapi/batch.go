@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -228,13 +229,20 @@ func (l *inFlight) verdict(ctx context.Context) *BatchLine {
 
 const readBuffer = 64 << 10
 
+var lineReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+
 // read offers a run's lines in order. It ends with the body, with the first
 // line past the limit, or when the producer has gone.
 func (r *run) read(lines chan<- inFlight) {
 	req := r.c.Request()
 	who := callerOf(r.c)
 	limit, most := int(r.Config().LineBytes(who.name)), r.Config().LinesLimit(who.name)
-	in := bufio.NewReaderSize(req.Body, readBuffer)
+	in, _ := lineReaders.Get().(*bufio.Reader)
+	in.Reset(req.Body)
+	defer func() {
+		in.Reset(nil)
+		lineReaders.Put(in)
+	}()
 	for n := 1; req.Context().Err() == nil; n++ {
 		if patience(r.c, lineWithin, 0) != nil {
 			return
@@ -305,10 +313,10 @@ func (r *run) offer(n int, raw []byte, h *hold) inFlight {
 
 var errLineTooLong = errors.New("line too long")
 
-// readLine reads up to the next newline; take is asked before bytes are kept. A
-// line longer than limit, or one that take refuses, is read to its end,
-// forgotten, and reported as errLineTooLong or with take's error; io.EOF may
-// come with the last line.
+// readLine reads up to the next newline; take is asked before bytes are kept. The
+// line stands until r is read again. A line longer than limit, or one that take
+// refuses, is read to its end, forgotten, and reported as errLineTooLong or with
+// take's error; io.EOF may come with the last line.
 func readLine(r *bufio.Reader, limit int, take func(n int) error) ([]byte, error) {
 	var line []byte
 	var refused error
@@ -321,10 +329,13 @@ func readLine(r *bufio.Reader, limit int, take func(n int) error) ([]byte, error
 				refused = take(len(part))
 			}
 		}
-		if refused == nil {
-			line = append(line, part...)
-		} else {
+		switch {
+		case refused != nil:
 			line = nil
+		case line == nil && !errors.Is(err, bufio.ErrBufferFull):
+			line = part // whole in the reader's buffer
+		default:
+			line = append(line, part...)
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):

@@ -173,6 +173,19 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
+// A line that is longer than the reader's buffer is put together from pieces, and
+// those before and after it are whole in it.
+func TestReadLineBeyondTheBuffer(t *testing.T) {
+	long := strings.Repeat("0123456789", 5) + "\n"
+	r := bufio.NewReaderSize(strings.NewReader("a\n"+long+"b"), 16)
+	for _, want := range []string{"a\n", long, "b"} {
+		got, err := readLine(r, 100, free)
+		if string(got) != want || err != nil && !errors.Is(err, io.EOF) {
+			t.Errorf("%q, want %q: %v", got, want, err)
+		}
+	}
+}
+
 // free is memory without bounds.
 func free(int) error { return nil }
 
