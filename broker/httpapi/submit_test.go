@@ -147,6 +147,8 @@ func TestMediaTypesAndSizes(t *testing.T) {
 			{"nonsense type", "/v1/jobs", good, []string{"Content-Type", ";;"}, 415, ReasonMediaType},
 			{"form", "/v1/jobs", "text=x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, ReasonMediaType},
 			{"with charset", "/v1/jobs", good, []string{"Content-Type", "application/json; charset=utf-8"}, 202, ""},
+			{"in capitals", "/v1/jobs", good, []string{"Content-Type", "Application/JSON"}, 202, ""},
+			{"with half a parameter", "/v1/jobs", good, []string{"Content-Type", "application/json; charset"}, 415, ReasonMediaType},
 			{"compressed", "/v1/jobs", good, []string{"Content-Type", asJSON, "Content-Encoding", "gzip"}, 415, ReasonMediaType},
 			{"identity", "/v1/jobs", good, []string{"Content-Type", asJSON, "Content-Encoding", "identity"}, 202, ""},
 			{"too large", "/v1/jobs", `{"text":"` + strings.Repeat("x", 2000+config.LineOverhead) + `"}`, []string{"Content-Type", asJSON}, 413, ReasonTooLarge},
