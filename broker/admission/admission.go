@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -97,11 +96,10 @@ type Admitter struct {
 	Options
 	queue   chan *pending
 	stopped chan struct{} // closed when Run has ended
-	// ticketing are the calls whose tickets are on their way.
-	ticketing sync.WaitGroup
-	view      atomic.Pointer[view]
-	trips     trips
-	fresh     fresh
+	owed    owed
+	view    atomic.Pointer[view]
+	trips   trips
+	fresh   fresh
 }
 
 type pending struct {

@@ -65,7 +65,7 @@ type caller struct {
 // still decided.
 func (a *Admitter) Run(ctx context.Context) error {
 	defer close(a.stopped)
-	defer a.ticketing.Wait()
+	defer a.owed.writer.Wait()
 	c := caller{Admitter: a, next: &call{}, back: make(chan *call, mostAway)}
 	defer func() {
 		for range c.away { // only when a call has panicked

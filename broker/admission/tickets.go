@@ -2,40 +2,72 @@ package admission
 
 import (
 	"context"
+	"sync"
 
 	"leeway/broker/faultpoint"
 	"leeway/slackgate"
 )
 
-// release lets the submitters of one call go: those whose jobs need a ticket
-// once it is written, while the next call goes on its way.
-func (a *Admitter) release(batch []*pending) {
+// owed are the tickets of promised jobs that are yet to be written.
+type owed struct {
+	mu      sync.Mutex // guards what follows
+	n       [slackgate.NumPaths]int64
+	writing bool           // while somebody writes them
+	writer  sync.WaitGroup // that somebody
+}
+
+// release lets the submitters of one call go. The promises stand by then
+// whether or not tickets say so: those follow at once, and whoever notices that
+// some are missing, because this process died or the store was away, adds them.
+func (a *Admitter) release(jobs []*pending) {
 	var want [slackgate.NumPaths]int64
-	var held []*pending
-	for _, p := range batch {
+	for _, p := range jobs {
 		if p.ticket {
 			want[p.verdict.Path]++
-			held = append(held, p)
-			continue
 		}
+	}
+	a.owe(want)
+	for _, p := range jobs {
 		close(p.done)
 	}
-	if len(held) == 0 {
+}
+
+// owe has tickets written, those of several calls together if they come faster
+// than they can be.
+func (a *Admitter) owe(want [slackgate.NumPaths]int64) {
+	if want == [slackgate.NumPaths]int64{} {
 		return
 	}
-	a.ticketing.Go(func() {
+	a.owed.mu.Lock()
+	defer a.owed.mu.Unlock()
+	for _, path := range slackgate.Paths {
+		a.owed.n[path] += want[path]
+	}
+	if !a.owed.writing {
+		a.owed.writing = true
+		a.owed.writer.Go(a.writeTickets)
+	}
+}
+
+func (a *Admitter) writeTickets() {
+	for {
+		a.owed.mu.Lock()
+		want := a.owed.n
+		a.owed.n = [slackgate.NumPaths]int64{}
+		if want == a.owed.n {
+			a.owed.writing = false
+			a.owed.mu.Unlock()
+			return
+		}
+		a.owed.mu.Unlock()
+		faultpoint.Reach(faultpoint.Ticketing)
 		for _, path := range slackgate.Paths {
 			a.putTickets(context.Background(), path, want[path])
 		}
-		faultpoint.Reach(faultpoint.Ticketed)
-		for _, p := range held {
-			close(p.done)
-		}
-	})
+	}
 }
 
-// putTickets writes the tickets of promised jobs. The promises stand whether or
-// not they can be written: whoever notices missing tickets adds them.
+// putTickets writes the tickets of promised jobs.
 func (a *Admitter) putTickets(ctx context.Context, path slackgate.Path, n int64) {
 	if err := a.Tickets.Put(context.WithoutCancel(ctx), path, n); err != nil {
 		a.Log.Warn("tickets not written", "path", path.String(), "jobs", n, "error", err)

@@ -11,8 +11,9 @@ const (
 	Promising = "promising"
 	// Promised: the store has decided; the job is on record if it was admitted.
 	Promised = "promised"
-	// Ticketed: the admitted job's ticket is written.
-	Ticketed = "ticketed"
+	// Ticketing: the verdict may be on its way to the producer; the admitted job's
+	// ticket is not written.
+	Ticketing = "ticketing"
 	// Replying: the verdict is about to be written to the producer.
 	Replying = "replying"
 	// Claimed: a worker has claimed a job, and has not called a backend.
@@ -29,6 +30,6 @@ const (
 
 // API and Worker are the places that each process passes.
 var (
-	API    = []string{Received, Promising, Promised, Ticketed, Replying}
+	API    = []string{Received, Promising, Promised, Ticketing, Replying}
 	Worker = []string{Claimed, Booked, Answered, Finished}
 )
