@@ -62,6 +62,7 @@ for i, name in ipairs({ 'paid', 'free' }) do
   -- the next job's start was counted on that very worker.
   if p.last > 0 then p.running = p.running + math.max(0, tonumber(counters[i + 1] or '0') - at_build) end
   p.age = age_of(P .. ':age:' .. name, now)
+  p.width = p.levels == '' and 7 or 9 -- of what is said of it to each job
   pools[name] = p
 end
 
@@ -101,16 +102,16 @@ local put_off = {}
 local function later(key, score, member)
   local list = put_off[key]
   if not list then
-    list = {}
+    list = { n = 0 }
     put_off[key] = list
   end
-  list[#list + 1] = score
-  list[#list + 1] = member
+  local n = list.n
+  list[n + 1], list[n + 2], list.n = score, member, n + 2
 end
 local function write(key)
   local list = put_off[key]
   if not list then return end
-  for i = 1, #list, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, #list))) end
+  for i = 1, list.n, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, list.n))) end
   put_off[key] = nil
 end
 
@@ -246,7 +247,7 @@ local batches = {}
 local function batch_of(id)
   local b = batches[id]
   if not b then
-    b = { cancelled = redis.call('HEXISTS', P .. ':batch:' .. id, 'cancelled') == 1, lines = {}, due = 0, ttl = 0 }
+    b = { cancelled = redis.call('HEXISTS', P .. ':batch:' .. id, 'cancelled') == 1, lines = {}, told = 0, due = 0, ttl = 0 }
     batches[id] = b
   end
   return b
@@ -255,7 +256,7 @@ end
 local pool_names = { 'paid', 'free' }
 local now_int = int(now)
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
-local out = { now, 'ok', pools.paid.capacity, pools.free.capacity }
+local out, told = { now, 'ok', pools.paid.capacity, pools.free.capacity }, 4 -- the reply, and how much of it is there
 while a <= #ARGV do
   local id, class, producer, t, spec, text = arg(), arg(), arg(), terms_of(arg()), arg(), arg()
   local mode, fence, slack, idem_ttl = t.mode, t.fence, t.slack, t.idem_ttl
@@ -303,33 +304,39 @@ while a <= #ARGV do
     held = record(id)
     if not held or held.state ~= 'waiting' then mode = 'fenced' end
   end
-  local seen = {}
+  local said = told + 1 -- where this job's part of the reply begins
+  out[said], out[said + 1], out[said + 2] = '', 0, ''
+  told = told + 3
   for _, name in ipairs(pool_names) do
     local p = pools[name]
-    seen[name] = { p.waiting, p.running, p.age, class_age(p, class), 0, 0, 0, 0, 0 }
+    p.said = told
+    out[told + 1], out[told + 2], out[told + 3], out[told + 4] = p.waiting, p.running, p.age, class_age(p, class)
+    for i = told + 5, told + p.width do out[i] = 0 end
+    told = told + p.width
   end
   local refused = {}
   for _, b in ipairs(t.places) do
     local path, need, laddered, first = b.path, b.need, b.laddered, b.first
     if took == '' and (mode == 'new' or held and mode ~= 'fenced') then
-      local p, s = pools[path], seen[path]
+      local p = pools[path]
+      local s = p.said
       local wait = 0
       if b.plus_age then need = need + p.age end
       local ok = p.capacity > 0 and p.waiting + p.running < b.max_inflight and
-          p.age < b.max_age and s[4] < b.max_class_age
+          p.age < b.max_age and class_age(p, class) < b.max_class_age
       if laddered then
-        s[5] = ahead_of(p, slack)
-        s[6], s[7] = breaks(p, first, b.first_max)
-        ok = ok and s[6] == 0
+        out[s + 5] = ahead_of(p, slack)
+        out[s + 6], out[s + 7] = breaks(p, first, b.first_max)
+        ok = ok and out[s + 6] == 0
         if ok then -- what goes on record of its place
-          local i = rung_for(p, p.running + s[5])
+          local i = rung_for(p, p.running + out[s + 5])
           wait, need = rung_at(p, i).wait, rung_at(p, i).at
           if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
         end
       end
       if p.levels ~= '' and laddered and mode == 'new' and ok then
-        s[8], s[9] = over_share(p, producer, first)
-        ok = s[8] == 0
+        out[s + 8], out[s + 9] = over_share(p, producer, first)
+        ok = out[s + 8] == 0
       end
       if laddered and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
       if path == 'paid' and budget and not budget.fits then ok = false end
@@ -366,7 +373,8 @@ while a <= #ARGV do
           p.admitted = p.admitted + 1
           if batch ~= '' then
             local b = batch_of(batch)
-            for _, x in ipairs({ line, place_at, 'J' .. path .. '|' .. id }) do b.lines[#b.lines + 1] = x end
+            local l, n = b.lines, b.told
+            l[n + 1], l[n + 2], l[n + 3], b.told = line, place_at, 'J' .. path .. '|' .. id, n + 3
             b.due, b.ttl = math.max(b.due, t.deadline), math.max(b.ttl, idem_ttl)
           end
           if not newest[producer] then newest[producer] = {} end
@@ -394,18 +402,14 @@ while a <= #ARGV do
       'admission', string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', slack, math.max(pools.paid.age, pools.free.age)), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
       'late_by_ms', '0' })
   end
-  out[#out + 1] = took
-  out[#out + 1] = ticket
-  out[#out + 1] = bound_to
-  for _, name in ipairs(pool_names) do
-    for i = 1, pools[name].levels == '' and 7 or 9 do out[#out + 1] = seen[name][i] end
-  end
+  out[said], out[said + 1], out[said + 2] = took, ticket, bound_to
   if budget then
-    for i = 1, 4 do out[#out + 1] = budget.seen[i] end
+    for i = 1, 4 do out[told + i] = budget.seen[i] end
+    told = told + 4
   end
   if quota then
-    out[#out + 1] = int(quota.ahead)
-    out[#out + 1] = quota.live
+    out[told + 1], out[told + 2] = int(quota.ahead), quota.live
+    told = told + 2
   end
 end
 for key in pairs(put_off) do write(key) end

@@ -403,32 +403,32 @@ end
 -- said to a later copy of it.
 local function set_lines(batch, lines, ttl)
   local key = P .. ':batch:' .. batch
-  local names, known, said, places, values = {}, {}, {}, {}, {}
-  for i = 1, #lines, 3 do names[#names + 1] = lines[i] end
-  if #names == 0 then return end
-  for i, old in ipairs(redis.call('HMGET', key .. ':lines', unpack(names))) do known[names[i]] = old end
-  local function count(value, n)
-    local what = string.match(value, '^.([^|]*)')
-    said[what] = (said[what] or 0) + n
+  local names, known, said, places, values, n = {}, {}, {}, {}, {}, #lines / 3
+  if n == 0 then return end
+  for i = 1, n do
+    names[i] = lines[3 * i - 2]
+    places[2 * i - 1], places[2 * i] = int(lines[3 * i - 1]), names[i]
   end
-  for i = 1, #lines, 3 do
-    local name, value = lines[i], lines[i + 2]
+  -- lines that have no place yet have no value either
+  if redis.call('ZADD', key .. ':order', 'NX', unpack(places)) < n then
+    for i, old in ipairs(redis.call('HMGET', key .. ':lines', unpack(names))) do known[names[i]] = old end
+  end
+  local function count(value, by)
+    local what = string.match(value, '^.([^|]*)')
+    said[what] = (said[what] or 0) + by
+  end
+  local written = 0
+  for i = 1, n do
+    local name, value = names[i], lines[3 * i]
     local old = known[name]
     if not (old and string.sub(old, 1, 1) == 'J' and string.sub(value, 1, 1) ~= 'J') then
-      if old then
-        count(old, -1)
-      else
-        places[#places + 1] = int(lines[i + 1])
-        places[#places + 1] = name
-      end
+      if old then count(old, -1) end
       count(value, 1)
-      values[#values + 1] = name
-      values[#values + 1] = value
+      values[written + 1], values[written + 2], written = name, value, written + 2
       known[name] = value
     end
   end
-  if #places > 0 then redis.call('ZADD', key .. ':order', unpack(places)) end
-  if #values > 0 then redis.call('HSET', key .. ':lines', unpack(values)) end
+  if written > 0 then redis.call('HSET', key .. ':lines', unpack(values)) end
   for what, n in pairs(said) do
     if n ~= 0 then redis.call('HINCRBY', key, 'said:' .. what, n) end
   end
