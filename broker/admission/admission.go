@@ -65,7 +65,7 @@ type ClassSettings struct {
 
 // Store is the part of the store that admission uses.
 type Store interface {
-	Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error)
+	AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer, turn func() error) (redisstore.Admitted, error)
 	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
 	Get(ctx context.Context, id string) (*broker.View, error)
 	KeyedJob(ctx context.Context, producer string, key broker.IdempotencyKey) (*broker.View, error)
@@ -241,8 +241,9 @@ var errDisagree = errors.New("the store's check and the gate's rule disagree")
 // while they were on their way.
 const flagTries = 3
 
-// offer works out the bounds of each job and has the store check them.
-func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admitted, error) {
+// offer works out the bounds of each job and has the store check them when turn
+// says so.
+func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (redisstore.Admitted, error) {
 	for range flagTries {
 		s := a.Settings()
 		if err := a.bound(ctx, &s, batch); err != nil {
@@ -254,11 +255,16 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending) (redisstore.Admi
 		}
 		a.untold(&s.Pools)
 		faultpoint.Reach(faultpoint.Promising)
-		got, err := a.Store.Admit(ctx, s.Flags, s.Pools, offers)
+		sent := false
+		got, err := a.Store.AdmitInTurn(ctx, s.Flags, s.Pools, offers, func() error {
+			err := turn()
+			sent = err == nil
+			return err
+		})
 		faultpoint.Reach(faultpoint.Promised)
 		switch {
 		case err != nil:
-			if broker.TroubleOf(err).NothingDone() {
+			if !sent || broker.TroubleOf(err).NothingDone() {
 				a.tellAgain(&s.Pools)
 			}
 			return got, err
@@ -421,7 +427,7 @@ func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
 
 // again offers a job that is on record already.
 func (a *Admitter) again(ctx context.Context, p *pending) (bool, error) {
-	got, err := a.offer(ctx, []*pending{p})
+	got, err := a.offer(ctx, []*pending{p}, atOnce)
 	if err != nil || got.Jobs[0].Path == slackgate.Reject {
 		return false, err
 	}

@@ -45,7 +45,10 @@ type watched struct {
 
 func (w *watched) Writable(context.Context) error { return w.sealed }
 
-func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer) (redisstore.Admitted, error) {
+func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer, turn func() error) (redisstore.Admitted, error) {
+	if err := turn(); err != nil {
+		return redisstore.Admitted{}, err
+	}
 	w.mu.Lock()
 	var ids []string
 	for i := range offers {
@@ -66,7 +69,7 @@ func (w *watched) Admit(ctx context.Context, flags *flag.Table, p [slackgate.Num
 		time.Sleep(slow) // virtual
 		return redisstore.Admitted{}, err
 	}
-	got, err := w.Store.Admit(ctx, flags, p, offers)
+	got, err := w.Store.AdmitInTurn(ctx, flags, p, offers, atOnce)
 	if alter != nil {
 		alter(&got)
 	}

@@ -37,8 +37,21 @@ type call struct {
 	bytes int  // of their texts
 	lines bool // set when lines of batches are among them
 	sent  time.Time
-	err   error // why the store did not decide
 	panic error // that it came to, for Run to go on with
+
+	after    *call         // goes first, if there is one: lines are decided in their order
+	err      error         // why the store did not decide
+	answered chan struct{} // closed when err is known
+}
+
+// turn waits until the call may go to the store. An error is that of the call
+// before it.
+func (c *call) turn() error {
+	if c.after == nil {
+		return nil
+	}
+	<-c.after.answered
+	return c.after.err
 }
 
 func (c *call) add(p *pending) {
@@ -118,9 +131,6 @@ func (c *caller) ready() bool {
 		return true
 	}
 	first := c.away[0]
-	if c.next.lines && first.lines { // which are decided in their order
-		return false
-	}
 	return (c.next.full() || len(c.next.jobs) >= len(first.jobs)) && time.Since(first.sent) < lateAfter
 }
 
@@ -133,6 +143,10 @@ func (c *caller) send() {
 	c.gather()
 	one := c.next
 	one.sent = time.Now()
+	one.answered = make(chan struct{})
+	if len(c.away) > 0 && c.away[0].lines && one.lines {
+		one.after = c.away[0]
+	}
 	c.last, c.next = len(one.jobs), &call{}
 	c.away = append(c.away, one)
 	go func() {
@@ -143,7 +157,7 @@ func (c *caller) send() {
 			}
 			c.back <- one
 		}()
-		one.err = c.decide(one.jobs)
+		c.decide(one)
 	}()
 }
 
@@ -170,17 +184,31 @@ func (c *caller) returned(done *call) {
 	c.release(told)
 }
 
-// decide has the store decide jobs and lets their submitters go. The error says
-// why it did not; they are still to be told then.
-func (a *Admitter) decide(jobs []*pending) error {
+// atOnce is the turn of what waits for nobody.
+func atOnce() error { return nil }
+
+// ask has the store decide a call's jobs.
+func (a *Admitter) ask(one *call) (got redisstore.Admitted, err error) {
+	one.err = broker.ErrUnavailable // should it come to a panic
+	defer func() {
+		one.after = nil
+		close(one.answered)
+	}()
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
-	got, err := a.offer(context.Background(), jobs)
+	got, one.err = a.offer(context.Background(), one.jobs, one.turn)
+	return got, one.err
+}
+
+// decide has the store decide a call's jobs and lets their submitters go. Where
+// the store did not decide they are still to be told.
+func (a *Admitter) decide(one *call) {
+	got, err := a.ask(one)
 	if err != nil {
-		return err
+		return
 	}
 	at, down := time.Now(), false
-	for i, p := range jobs {
+	for i, p := range one.jobs {
 		switch adm := &got.Jobs[i]; adm.Bound {
 		case redisstore.KeySame:
 			p.same, p.err = adm.BoundTo, nil
@@ -195,10 +223,9 @@ func (a *Admitter) decide(jobs []*pending) error {
 		}
 	}
 	if down {
-		a.explain(jobs)
+		a.explain(one.jobs)
 	}
-	a.release(jobs)
-	return nil
+	a.release(one.jobs)
 }
 
 // explain looks for what may be behind pools that are down: a store that takes
@@ -221,7 +248,7 @@ func (a *Admitter) tell(ctx context.Context) {
 	if !a.anyUntold() {
 		return
 	}
-	if _, err := a.offer(ctx, nil); err != nil {
+	if _, err := a.offer(ctx, nil, atOnce); err != nil {
 		a.Log.Warn("refusals not counted", "error", err)
 	}
 }

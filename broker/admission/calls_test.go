@@ -136,8 +136,8 @@ func TestCallsDoNotGetSmaller(t *testing.T) {
 	}
 }
 
-// Lines of batches are decided in their order: a call with some does not follow
-// another before that is back.
+// Lines of batches are decided in their order: a call with some is not sent before
+// another with some is back, and not at all if the store did not decide that.
 func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
 		line := func(name string) Offered {
@@ -159,9 +159,8 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 			}
 		}
 		release = b.held()
-		offered = []Offered{line("4"), b.Offer(b.ctx, b.job("no line", 15_000))}
-		synctest.Wait()
-		if n := len(b.calls()); n != 4 {
+		offered = append([]Offered{line("4")}, b.offers("no line", 1)...)
+		if n := len(b.calls()); n != 5 {
 			t.Errorf("%d calls: what is no line waits for one", n)
 		}
 		release()
@@ -169,6 +168,18 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 			if _, err := o.Wait(b.ctx); err != nil {
 				t.Error(err)
 			}
+		}
+		release = b.held()
+		b.watched.err = fmt.Errorf("%w: away", broker.ErrUnavailable)
+		offered = []Offered{line("5"), line("6"), line("7")}
+		release()
+		for _, o := range offered {
+			if _, err := o.Wait(b.ctx); !errors.Is(err, broker.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+		if calls := b.calls(); len(calls) != 6 || calls[5][0] != "5" {
+			t.Errorf("calls %v: some followed one that failed", calls[5:])
 		}
 	})
 }

@@ -177,12 +177,14 @@ const recordExtra = time.Hour
 // fills in nothing but the numbers of the rule; what comes back is enough to
 // repeat the decision with [slackgate.Decide].
 func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
-	giveUp := int64(0)
-	if now := s.NowMS(); now > 0 {
-		giveUp = now + s.giveUpAfter().Milliseconds()
-	}
-	args := make([]any, 0, 16+8*len(offers))
-	args = append(args, giveUp, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()), len(offers))
+	return s.AdmitInTurn(ctx, flags, policy, offers, func() error { return nil })
+}
+
+// AdmitInTurn is Admit that asks turn when everything is ready to be sent. turn
+// may wait; an error of it is returned, and nothing was sent.
+func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]PoolPolicy, offers []Offer, turn func() error) (Admitted, error) {
+	args := make([]any, 1, 16+8*len(offers))
+	args = append(args, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilMS(s.NowMS()), len(offers))
 	for _, path := range slackgate.Paths {
 		p := &policy[path]
 		if p.rungs == "" && p.Ladder != nil {
@@ -211,6 +213,13 @@ func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.
 		if o.Job.Place.Batch != "" {
 			args = append(args, o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
 		}
+	}
+	if err := turn(); err != nil {
+		return Admitted{}, err
+	}
+	args[0] = int64(0)
+	if now := s.NowMS(); now > 0 {
+		args[0] = now + s.giveUpAfter().Milliseconds()
 	}
 	v, err := s.run(ctx, scriptAdmit, args...)
 	if err != nil {
