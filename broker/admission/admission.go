@@ -238,14 +238,16 @@ func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
 
 // flagTries is how often numbers are worked out anew when a flag was changed
-// while they were on their way.
+// while they were on their way, or their turn was long in coming.
 const flagTries = 3
+
+var errStale = errors.New("the numbers are too old to be sent")
 
 // offer works out the bounds of each job and has the store check them when turn
 // says so.
 func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (redisstore.Admitted, error) {
 	for range flagTries {
-		s := a.Settings()
+		at, s := time.Now(), a.Settings()
 		if err := a.bound(ctx, &s, batch); err != nil {
 			return redisstore.Admitted{}, err
 		}
@@ -258,11 +260,17 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() erro
 		sent := false
 		got, err := a.Store.AdmitInTurn(ctx, s.Flags, s.Pools, offers, func() error {
 			err := turn()
+			if err == nil && time.Since(at) > lateAfter {
+				err = errStale
+			}
 			sent = err == nil
 			return err
 		})
 		faultpoint.Reach(faultpoint.Promised)
 		switch {
+		case errors.Is(err, errStale):
+			a.tellAgain(&s.Pools)
+			continue
 		case err != nil:
 			if !sent || broker.TroubleOf(err).NothingDone() {
 				a.tellAgain(&s.Pools)

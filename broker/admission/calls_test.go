@@ -152,10 +152,18 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 		if n := len(b.calls()); n != 1 {
 			t.Errorf("%d calls away", n)
 		}
+		time.Sleep(4 * lateAfter)
+		due := int64(0)
 		release()
-		for _, o := range offered {
-			if v, err := o.Wait(b.ctx); err != nil || !v.Admitted() {
+		for i, o := range offered {
+			v, err := o.Wait(b.ctx)
+			if err != nil || !v.Admitted() {
 				t.Errorf("%+v, %v", v, err)
+			}
+			if i == 0 {
+				due = v.NowMS - (4 * lateAfter).Milliseconds() + 15_000
+			} else if v.DeadlineMS > due {
+				t.Errorf("waiting for its turn has given line %d %d ms more", i+1, v.DeadlineMS-due)
 			}
 		}
 		release = b.held()
