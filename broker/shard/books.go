@@ -16,7 +16,7 @@ import (
 // Policy is what a shard's gate is told of the pools: its part of their limits.
 func Policy(all [slackgate.NumPaths]redisstore.PoolPolicy, shard, n int) [slackgate.NumPaths]redisstore.PoolPolicy {
 	for _, path := range slackgate.Paths {
-		all[path].Limit = Divide(all[path].Limit, shard, n)
+		all[path].Limit = slackgate.Part(all[path].Limit, shard, n)
 	}
 	return all
 }

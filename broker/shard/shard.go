@@ -44,16 +44,6 @@ func Of(id string, n int) int {
 // marked reports whether an id names a shard.
 func marked(id string) bool { return strings.Contains(id, mark) }
 
-// Divide is what a shard gets of a total, out of n. The first shards get one
-// more where it does not come out even.
-func Divide(total, shard, n int) int {
-	part := total / n
-	if shard < total%n {
-		part++
-	}
-	return part
-}
-
 // slots is how many a Redis Cluster has.
 const slots = 16384
 

@@ -45,22 +45,6 @@ func TestIDsNameTheirShard(t *testing.T) {
 	}
 }
 
-func TestDivide(t *testing.T) {
-	t.Parallel()
-	for total := range 20 {
-		for n := 1; n < 8; n++ {
-			sum, least, most := 0, total, 0
-			for shard := range n {
-				part := Divide(total, shard, n)
-				sum, least, most = sum+part, min(least, part), max(most, part)
-			}
-			if sum != total || most-least > 1 {
-				t.Errorf("%d over %d: sum %d, %d to %d", total, n, sum, least, most)
-			}
-		}
-	}
-}
-
 // The slots of a Cluster are told by its specification: CRC16 of 123456789 is
 // 31C3.
 func TestPrefixes(t *testing.T) {

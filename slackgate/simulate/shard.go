@@ -69,8 +69,7 @@ type chooser struct {
 	idleMS int64 // the instant up to which idle slots are counted
 }
 
-// split makes the shards. Where a pool's workers do not divide evenly, the first
-// shards have one more.
+// split makes the shards.
 func (r *run) split(over Sharding, seed uint64) {
 	r.choice = chooser{Sharding: over, rng: rand.New(rand.NewPCG(seed, 3)), idleMS: startMS}
 	workers := r.service.workers()
@@ -78,10 +77,7 @@ func (r *run) split(over Sharding, seed uint64) {
 		sh := &shard{view: &shard{}, viewAtMS: math.MinInt64}
 		for _, path := range slackgate.Paths {
 			p := &pool{path: path, belief: r.service.Belief[path], list: r.policy.ListOrder}
-			p.workers = workers[path] / over.Shards
-			if i < workers[path]%over.Shards {
-				p.workers++
-			}
+			p.workers = slackgate.Part(workers[path], i, over.Shards)
 			if r.policy.Learn {
 				p.learner = newLearner(&r.service.Belief[path])
 				p.belief = p.learner.belief(startMS, nil)

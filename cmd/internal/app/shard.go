@@ -159,7 +159,7 @@ func shardSlots(cfg *config.Config, path slackgate.Path) []int {
 	slots := min(cfg.Slots(path), limit)
 	out := make([]int, len(serves))
 	for i, at := range serves {
-		out[i] = min(shard.Divide(slots, i, len(serves)), shard.Divide(limit, at, cfg.Redis.Shards))
+		out[i] = min(slackgate.Part(slots, i, len(serves)), slackgate.Part(limit, at, cfg.Redis.Shards))
 	}
 	return out
 }
@@ -182,7 +182,7 @@ func (w *Worker) lanes(path slackgate.Path) []workers.Shard {
 		}
 		p := w.shards[cfg.WorkerShards()[i]]
 		out = append(out, workers.Shard{
-			Store: p.store, Tickets: p.tickets, Slots: slots, Limit: shard.Divide(cfg.Pool(path).Limit, p.index, len(w.shards)),
+			Store: p.store, Tickets: p.tickets, Slots: slots, Limit: slackgate.Part(cfg.Pool(path).Limit, p.index, len(w.shards)),
 		})
 	}
 	return out
