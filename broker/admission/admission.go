@@ -237,17 +237,15 @@ func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
 // errDisagree is logged when the script's comparisons and the rule part ways.
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
 
-// flagTries is how often numbers are worked out anew when a flag was changed
-// while they were on their way, or their turn was long in coming.
+// flagTries is how often numbers are worked out when a flag was changed while
+// they were on their way, or their turn was long in coming.
 const flagTries = 3
-
-var errStale = errors.New("the numbers are too old to be sent")
 
 // offer works out the bounds of each job and has the store check them when turn
 // says so.
 func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (redisstore.Admitted, error) {
 	for range flagTries {
-		at, s := time.Now(), a.Settings()
+		s := a.Settings()
 		if err := a.bound(ctx, &s, batch); err != nil {
 			return redisstore.Admitted{}, err
 		}
@@ -260,9 +258,6 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() erro
 		sent := false
 		got, err := a.Store.AdmitInTurn(ctx, s.Flags, s.Pools, offers, func() error {
 			err := turn()
-			if err == nil && time.Since(at) > lateAfter {
-				err = errStale
-			}
 			sent = err == nil
 			return err
 		})

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -34,23 +35,31 @@ const (
 // call is one call to the store.
 type call struct {
 	jobs  []*pending
-	bytes int  // of their texts
-	lines bool // set when lines of batches are among them
-	sent  time.Time
-	panic error // that it came to, for Run to go on with
+	bytes int       // of their texts
+	lines bool      // set when lines of batches are among them
+	sent  time.Time // on its way; it may have to wait for its turn
+	panic error     // that it came to, for Run to go on with
 
 	after    *call         // goes first, if there is one: lines are decided in their order
 	err      error         // why the store did not decide
 	answered chan struct{} // closed when err is known
 }
 
-// turn waits until the call may go to the store. An error is that of the call
-// before it.
+// errStale says that a turn was so long in coming that what is to be sent must
+// be worked out anew: the jobs' time has gone on.
+var errStale = errors.New("the numbers are too old to be sent")
+
+// turn waits until the call may go to the store. An error is errStale, or that
+// of the call before it.
 func (c *call) turn() error {
 	if c.after == nil {
 		return nil
 	}
+	began := time.Now()
 	<-c.after.answered
+	if c.after.err == nil && time.Since(began) > lateAfter {
+		return errStale
+	}
 	return c.after.err
 }
 
@@ -187,8 +196,8 @@ func (c *caller) returned(done *call) {
 // atOnce is the turn of what waits for nobody.
 func atOnce() error { return nil }
 
-// ask has the store decide a call's jobs.
-func (a *Admitter) ask(one *call) (got redisstore.Admitted, err error) {
+// ask has the store decide a call's jobs; the call's err says why it did not.
+func (a *Admitter) ask(one *call) (got redisstore.Admitted) {
 	one.err = broker.ErrUnavailable // should it come to a panic
 	defer func() {
 		one.after = nil
@@ -197,14 +206,14 @@ func (a *Admitter) ask(one *call) (got redisstore.Admitted, err error) {
 	// Every call to the store has its own bound; the submitters' contexts are
 	// theirs alone.
 	got, one.err = a.offer(context.Background(), one.jobs, one.turn)
-	return got, one.err
+	return got
 }
 
 // decide has the store decide a call's jobs and lets their submitters go. Where
 // the store did not decide they are still to be told.
 func (a *Admitter) decide(one *call) {
-	got, err := a.ask(one)
-	if err != nil {
+	got := a.ask(one)
+	if one.err != nil {
 		return
 	}
 	at, down := time.Now(), false

@@ -136,6 +136,20 @@ func TestCallsDoNotGetSmaller(t *testing.T) {
 	}
 }
 
+// A state that takes longer to read than it stands for is read once for a call,
+// as slow as that may be.
+func TestSlowStateIsReadOnce(t *testing.T) {
+	inBubble(t, slackgate.Predictive, func(b *bench) {
+		b.watched.delay = TrustFor + 10*time.Millisecond
+		if v, err := b.Submit(b.ctx, b.job("j", 15_000)); err != nil || !v.Admitted() {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if b.watched.states != 1 {
+			t.Errorf("%d reads of the state", b.watched.states)
+		}
+	})
+}
+
 // Lines of batches are decided in their order: a call with some is not sent before
 // another with some is back, and not at all if the store did not decide that.
 func TestLinesGoOneCallAfterTheOther(t *testing.T) {

@@ -4,7 +4,7 @@
 --   P:layout            string  which programs may work here; see layout.lua
 --   P:shards            string  how many shards the deployment has, where it is more than one; see shards.lua
 --   P:job:<id>          hash    one job's record: spec, what was submitted; promise, what was settled at its admission (see
---                               record); state, path, and what becomes of it
+--                               fields); state, path, and what becomes of it
 --   P:text:<id>         string  its input text, gone with the outcome
 --   P:answer:<id>       string  its answer, kept for the result's lifetime
 --   P:waiting:<pool>    zset    waiting jobs by urgency (deadline - reserve), then arrival
