@@ -90,11 +90,11 @@ soak: chaos ## the same for thirty minutes
 
 .PHONY: bench
 bench: setup ## ratios against a bare enqueue and against echo alone, on a real Redis, some minutes (JSON=file RUN=admission ROUNDS=7)
-	cd cmd/internal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 30m -run 'TestBench/^($(RUN))$$' -rounds $(ROUNDS) $(if $(JSON),-report $(abspath $(JSON)))
+	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 30m -run 'TestBench/^($(RUN))$$' -rounds $(ROUNDS) $(if $(JSON),-report $(abspath $(JSON)))
 
 .PHONY: bench-check
 bench-check: setup ## the cheap ones of them against their floors, by ratio; about half a minute
-	cd cmd/internal/bench && $(STATIC) $(GO) test -tags bench -count=1 -run 'TestBench/^(decision|admission|reject|memory)$$' -rounds 3 -slice 300ms -floors floors.json
+	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -run 'TestBench/^(decision|admission|reject|memory)$$' -rounds 3 -slice 300ms -floors floors.json
 
 .PHONY: microbench
 microbench: ## every Go benchmark with its allocations (BENCH=regexp PKG=./slackgate/...)

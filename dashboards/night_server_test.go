@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/dashboards/stagetest"
+	"leeway/rehearsal/stagetest"
 )
 
 // TestRules runs promtool's unit tests of the rules.

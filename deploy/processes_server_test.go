@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore/redistest"
-	"leeway/dashboards/stagetest"
+	"leeway/rehearsal/redistest"
+	"leeway/rehearsal/stagetest"
 )
 
 // host runs the services of docker-compose.yml on this machine, one process

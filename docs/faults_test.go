@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"leeway/workers/lab"
+	"leeway/rehearsal/lab"
 )
 
 // named is a test as a page names it: its folder and its name.

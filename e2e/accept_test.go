@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore/redistest"
-	"leeway/slackgate/simulate"
+	"leeway/rehearsal/redistest"
+	"leeway/rehearsal/simulate"
 )
 
 // TestAcceptDeclaredWorkload runs the articles' workload live, twice: 8 jobs a

@@ -16,10 +16,10 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/lab/extract"
 	"leeway/slackgate"
 	"leeway/workers"
-	"leeway/workers/lab"
-	"leeway/workers/lab/extract"
 )
 
 // submission is one submission and what its producer was told.

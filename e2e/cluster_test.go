@@ -8,7 +8,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 )
 
 // setup starts what `leeway drill setup` prints for a drill: its commands and its

@@ -13,7 +13,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

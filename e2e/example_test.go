@@ -11,7 +11,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

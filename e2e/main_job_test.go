@@ -32,7 +32,7 @@ func together(n int, f func(i int)) {
 // documents are the texts that ship with the demo.
 func documents(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob("../cmd/internal/corpus/texts/*.txt")
+	files, err := filepath.Glob("../rehearsal/corpus/texts/*.txt")
 	if err != nil || len(files) != 45 {
 		t.Fatalf("%d documents: %v", len(files), err)
 	}

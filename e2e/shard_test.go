@@ -20,8 +20,8 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
 	"leeway/broker/redisstore"
-	"leeway/broker/redisstore/redistest"
 	"leeway/broker/shard"
+	"leeway/rehearsal/redistest"
 )
 
 // ofShard is the shard of two that an id names.

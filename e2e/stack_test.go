@@ -22,9 +22,9 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/httpapi"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
-	"leeway/workers/lab"
 )
 
 // settings describe a deployment. Times are in milliseconds.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/dashboards/stagetest"
+	"leeway/rehearsal/stagetest"
 )
 
 var block = regexp.MustCompile("(?s)```sh\n(.*?)```")

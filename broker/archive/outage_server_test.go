@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 )
 
 // Rows are booked at a steady pace and archived as they come, while Redis dies

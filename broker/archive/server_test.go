@@ -16,11 +16,11 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
-	"leeway/broker/archive/pgtest"
 	"leeway/broker/flag"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/pgtest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 )
 
 // A server with a password, a user of its own with no more rights than needed,

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

@@ -21,9 +21,9 @@ import (
 	"leeway/broker/flag"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
-	"leeway/broker/redisstore/redistest"
 	"leeway/broker/shard"
 	"leeway/broker/ticket"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"leeway/broker/redisstore"
-	"leeway/broker/redisstore/redistest"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 

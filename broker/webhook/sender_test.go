@@ -24,9 +24,9 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/config"
 	"leeway/broker/flag"
-	"leeway/broker/pipenet"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/rehearsal/pipenet"
 	"leeway/slackgate"
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"leeway/broker/config"
-	"leeway/cmd/internal/app"
+	"leeway/cmd/app"
 )
 
 type flags struct {

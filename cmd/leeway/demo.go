@@ -13,8 +13,8 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/httpapi"
-	"leeway/cmd/internal/app"
-	"leeway/cmd/internal/corpus"
+	"leeway/cmd/app"
+	"leeway/rehearsal/corpus"
 	"leeway/slackgate"
 )
 

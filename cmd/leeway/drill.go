@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"leeway/cmd/internal/app"
-	"leeway/cmd/internal/drill"
-	"leeway/cmd/internal/drill/report"
+	"leeway/cmd/app"
+	"leeway/rehearsal/drill"
+	"leeway/rehearsal/drill/report"
 	"leeway/slackgate"
 )
 

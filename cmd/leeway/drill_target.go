@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"leeway/cmd/internal/drill"
+	"leeway/rehearsal/drill"
 )
 
 // deploymentFlags say which deployment to drill, and what may be done to it.

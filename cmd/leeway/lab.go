@@ -7,7 +7,7 @@ import (
 	"io"
 	"net"
 
-	"leeway/workers/lab"
+	"leeway/rehearsal/lab"
 )
 
 // labCmd runs one lab backend until it is interrupted.

@@ -15,9 +15,9 @@ import (
 	"github.com/openai/openai-go/v3/option"
 	"go.uber.org/goleak"
 
-	"leeway/cmd/internal/corpus"
-	"leeway/workers/lab"
-	"leeway/workers/lab/extract"
+	"leeway/rehearsal/corpus"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/lab/extract"
 )
 
 // startLab runs the command and returns the addresses it printed.

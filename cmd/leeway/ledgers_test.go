@@ -12,7 +12,7 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/cmd/internal/app"
+	"leeway/cmd/app"
 )
 
 func TestSparkline(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"leeway/rehearsal/simulate"
 	"leeway/slackgate"
-	"leeway/slackgate/simulate"
 )
 
 // simulateCmd plays the table of workloads through the gate in virtual time and

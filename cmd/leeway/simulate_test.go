@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/slackgate/simulate"
+	"leeway/rehearsal/simulate"
 )
 
 func TestSimulateCommandTable(t *testing.T) {

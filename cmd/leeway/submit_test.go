@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"leeway/broker/config"
-	"leeway/cmd/internal/app"
+	"leeway/cmd/app"
 )
 
 // files writes files and returns their folder.

@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"leeway/broker/pipenet"
+	"leeway/rehearsal/pipenet"
 	"leeway/workers/backend"
 )
 

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/pipenet"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/pipenet"
 	"leeway/workers/backend"
-	"leeway/workers/lab"
 )
 
 // labBackend starts a lab backend inside the bubble and returns the client's

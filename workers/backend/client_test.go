@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"leeway/broker/pipenet"
+	"leeway/rehearsal/pipenet"
 )
 
 func TestNewRefuses(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"leeway/broker/pipenet"
+	"leeway/rehearsal/pipenet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

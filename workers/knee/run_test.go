@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"leeway/broker/pipenet"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/pipenet"
 	"leeway/workers/backend"
-	"leeway/workers/lab"
 )
 
 const text = "The gate compares what a job must wait with the slack it has left. It refuses what cannot finish. " +

@@ -1,0 +1,367 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/broker/httpapi"
+	"leeway/rehearsal/lab"
+	"leeway/slackgate"
+)
+
+// tape notes when requests were made, and their responses' headers.
+type tape struct {
+	next http.RoundTripper
+
+	mu      sync.Mutex // guards what follows
+	at      []time.Time
+	headers []http.Header
+	status  []int
+}
+
+func (r *tape) RoundTrip(req *http.Request) (*http.Response, error) {
+	at := time.Now()
+	resp, err := r.next.RoundTrip(req)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = append(r.at, at)
+	if err == nil {
+		r.headers, r.status = append(r.headers, resp.Header), append(r.status, resp.StatusCode)
+	}
+	return resp, err
+}
+
+// official is the official Go client, unmodified but for base URL and key.
+func (w *world) official() (*openai.Client, *tape) {
+	r := &tape{next: w.http.Transport}
+	c := openai.NewClient(
+		option.WithBaseURL("http://api.leeway/v1"), option.WithAPIKey("any"),
+		option.WithHTTPClient(&http.Client{Transport: r}),
+	)
+	return &c, r
+}
+
+func chatOf(text string) openai.ChatCompletionNewParams {
+	return openai.ChatCompletionNewParams{
+		Model: "summary",
+		Messages: []openai.ChatCompletionMessageParamUnion{
+			openai.SystemMessage("Write for a child of ten."),
+			openai.UserMessage(text),
+		},
+	}
+}
+
+// number reads a header that holds one.
+func number(t *testing.T, h http.Header, name string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(h.Get(name), 10, 64)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	return n
+}
+
+func TestOfficialClientCompletes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(httpapi.HeaderDeadline, "9000"))
+		must(t, err)
+		h := tape.headers[0]
+		if h.Get(httpapi.HeaderPath) != "paid" || number(t, h, httpapi.HeaderSlack) != 7000 || number(t, h, httpapi.HeaderPredictedWait) != 0 {
+			t.Errorf("verdict in the headers: %v", h)
+		}
+		end := w.wait(h.Get(httpapi.HeaderJobID))
+		if len(got.Choices) != 1 || got.Choices[0].Message.Content != end.Answer || end.Answer == "" || got.Choices[0].FinishReason != "stop" || got.Model != "summary" {
+			t.Errorf("completion %s, job %+v", got.RawJSON(), end)
+		}
+		settled, _, err := w.client.Spend(t.Context())
+		must(t, err)
+		if len(settled) != 1 || got.Usage.PromptTokens != settled[0].InputTokens || got.Usage.CompletionTokens != settled[0].OutputTokens ||
+			got.Usage.TotalTokens == 0 {
+			t.Errorf("usage %s, spend %+v", got.Usage.RawJSON(), settled)
+		}
+		// The system message is added to the class's prompt: the backend was
+		// sent more than by the same text without it.
+		_ = w.wait(w.submit(&client.Job{Text: document}).JobID)
+		settled, _, err = w.client.Spend(t.Context())
+		must(t, err)
+		if len(settled) != 2 || settled[1].InputTokens >= settled[0].InputTokens {
+			t.Errorf("input tokens with and without a system message: %+v", settled)
+		}
+	})
+}
+
+func TestOfficialClientStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		labs[slackgate.Paid][0].tail = "2s"
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		params := chatOf(document)
+		params.StreamOptions.IncludeUsage = openai.Bool(true)
+		begin := time.Now()
+		stream := c.Chat.Completions.NewStreaming(t.Context(), params)
+		if verdictAfter := time.Since(begin); verdictAfter > 100*time.Millisecond || tape.headers[0].Get(httpapi.HeaderPath) != "paid" {
+			t.Errorf("the verdict was told after %v: %v", verdictAfter, tape.headers[0])
+		}
+		var acc openai.ChatCompletionAccumulator
+		var first, last time.Duration
+		pieces := 0
+		for stream.Next() {
+			chunk := stream.Current()
+			acc.AddChunk(chunk)
+			if len(chunk.Choices) > 0 && chunk.Choices[0].Delta.Content != "" {
+				if pieces++; pieces == 1 {
+					first = time.Since(begin)
+				}
+				last = time.Since(begin)
+			}
+		}
+		must(t, stream.Err())
+		t.Logf("%d pieces from %v to %v", pieces, first, last)
+		if pieces < 5 || first > 1500*time.Millisecond || last-first < time.Second {
+			t.Errorf("%d pieces from %v to %v: not live", pieces, first, last)
+		}
+		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		if len(acc.Choices) != 1 || acc.Choices[0].Message.Content != end.Answer || acc.Choices[0].FinishReason != "stop" {
+			t.Errorf("streamed %+v, the answer is %q", acc.Choices, end.Answer)
+		}
+		if acc.Usage.CompletionTokens == 0 || acc.Usage.CompletionTokens != end.Usage.OutputTokens {
+			t.Errorf("usage %+v, %+v", acc.Usage, end.Usage)
+		}
+		w.balance([]*broker.View{end}, 0)
+	})
+}
+
+// A refusal that will pass is tried again after Retry-After and no sooner; one
+// that will not is not tried again.
+func TestOfficialClientIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Gate.AdmitFree = false
+		w := start(t, cfg, labs)
+		var ends []*broker.View
+		var ids []string
+		for range 40 { // until the gate is full
+			v := w.submit(&client.Job{Text: document})
+			if v.Path == slackgate.Reject {
+				break
+			}
+			ids = append(ids, v.JobID)
+		}
+		c, tape := w.official()
+		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), option.WithMaxRetries(5))
+		must(t, err)
+		if len(tape.status) < 2 || tape.status[0] != http.StatusTooManyRequests {
+			t.Fatalf("the first answers were %v", tape.status)
+		}
+		for i, status := range tape.status[:len(tape.status)-1] {
+			wait, told := tape.at[i+1].Sub(tape.at[i]), time.Duration(number(t, tape.headers[i], "Retry-After"))*time.Second
+			if status != http.StatusTooManyRequests || told == 0 || wait < told || wait > told+time.Second {
+				t.Errorf("answer %d: status %d, told to wait %v, waited %v", i, status, told, wait)
+			}
+			if tape.headers[i].Get(httpapi.HeaderReason) != "reject_no_slack" || tape.headers[i].Get(httpapi.HeaderPath) != "reject" {
+				t.Errorf("verdict of a refusal: %v", tape.headers[i])
+			}
+		}
+		ids = append(ids, strings.TrimPrefix(got.ID, "chatcmpl-"))
+		for _, id := range ids {
+			ends = append(ends, w.wait(id))
+		}
+
+		again, tape := w.official()
+		_, err = again.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(httpapi.HeaderDeadline, "1000"))
+		var apiErr *openai.Error
+		if !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusTooManyRequests || apiErr.Code != "reject_deadline" {
+			t.Errorf("a deadline within the reserve: %v", err)
+		}
+		if len(tape.at) != 1 || tape.headers[0].Get("X-Should-Retry") != "false" || tape.headers[0].Get("Retry-After") != "" {
+			t.Errorf("tried %d times; %v", len(tape.at), tape.headers)
+		}
+		w.balance(ends, 1)
+	})
+}
+
+// A client that goes away takes its job back: waiting or running, streaming or
+// not.
+func TestOfficialClientGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		labs[slackgate.Paid][0].tail = "5s"
+		cfg.Pools.Paid.HoldP95MS = 6500
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		ctx, cancel := context.WithCancel(t.Context())
+		stream := c.Chat.Completions.NewStreaming(ctx, chatOf(document))
+		for pieces := 0; pieces < 3 && stream.Next(); pieces++ {
+		}
+		cancel()
+		_ = stream.Close()
+		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		if end.Outcome != broker.OutcomeCancelled || end.ElapsedMS > 4000 {
+			t.Errorf("the job of a stream that was left: %s after %d ms", end.Outcome, end.ElapsedMS)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		_, err := c.Chat.Completions.New(ctx, chatOf(document), option.WithMaxRetries(0))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the call ended with %v", err)
+		}
+		time.Sleep(4 * time.Second)
+		settled, open, err := w.client.Spend(t.Context())
+		must(t, err)
+		if len(settled) != 2 || len(open) != 0 || settled[1].Result != "cancelled" {
+			t.Errorf("spend %+v, open %d", settled, len(open))
+		}
+		w.balance([]*broker.View{end, w.wait(settled[1].JobID)}, 0)
+	})
+}
+
+// Once text was relayed nothing is generated again elsewhere: the stream ends
+// in an error.
+func TestNoFailoverOnceRelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		labs[slackgate.Paid] = append(labs[slackgate.Paid], lives{profile: "fixed:800ms", tail: "0"})
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: "cut"}))
+		stream := c.Chat.Completions.NewStreaming(t.Context(), chatOf(document))
+		text := ""
+		for stream.Next() {
+			text += stream.Current().Choices[0].Delta.Content
+		}
+		if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "truncated") || text == "" {
+			t.Errorf("relayed %q, then %v", text, err)
+		}
+		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		if end.Outcome != broker.OutcomeTruncated || end.Attempts != 1 || len(tape.at) != 1 {
+			t.Errorf("%s after %d attempts and %d requests", end.Outcome, end.Attempts, len(tape.at))
+		}
+		// The same without a stream fails over.
+		_, err := c.Chat.Completions.New(t.Context(), chatOf(document))
+		must(t, err)
+		second := w.wait(tape.headers[1].Get(httpapi.HeaderJobID))
+		if second.Outcome != broker.OutcomeUsable || second.Attempts != 2 {
+			t.Errorf("%s after %d attempts", second.Outcome, second.Attempts)
+		}
+		w.balance([]*broker.View{end, second}, 0)
+	})
+}
+
+// A key makes a repeated completion the same job, and keeps it when the client
+// goes away.
+func TestKeyedCompletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		key := option.WithHeader(httpapi.HeaderIdempotencyKey, "k1")
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		if _, err := c.Chat.Completions.New(ctx, chatOf(document), key); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		stream := c.Chat.Completions.NewStreaming(t.Context(), chatOf(document), key)
+		for stream.Next() {
+		}
+		var conflict *openai.Error // a stream is another body
+		if !errors.As(stream.Err(), &conflict) || conflict.StatusCode != http.StatusConflict {
+			t.Errorf("another body under the key: %v", stream.Err())
+		}
+		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), key)
+		must(t, err)
+		end := w.wait(tape.headers[len(tape.headers)-1].Get(httpapi.HeaderJobID))
+		if end.Answer != got.Choices[0].Message.Content || end.Attempts != 1 {
+			t.Errorf("%+v", end)
+		}
+		w.balance([]*broker.View{end}, 0)
+	})
+}
+
+func TestModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		w := start(t, cfg, labs)
+		c, _ := w.official()
+		page, err := c.Models.List(t.Context())
+		must(t, err)
+		if len(page.Data) != 1 || page.Data[0].ID != "summary" {
+			t.Errorf("models %s", page.RawJSON())
+		}
+		var apiErr *openai.Error
+		params := chatOf(document)
+		params.Model = "gpt-4o"
+		if _, err := c.Chat.Completions.New(t.Context(), params); !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusNotFound || apiErr.Code != "model_not_found" {
+			t.Errorf("an unknown model: %v", err)
+		}
+	})
+}
+
+// The events of a job, told while they happen and again to who comes late.
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		labs[slackgate.Paid][0].tail = "1s"
+		w := start(t, cfg, labs)
+		v := w.submit(&client.Job{Text: document})
+		begin := time.Now()
+		var names []string
+		var at []time.Duration
+		end, err := w.client.Events(t.Context(), v.JobID, func(e client.Event) {
+			names, at = append(names, e.Name), append(at, time.Since(begin).Round(100*time.Millisecond))
+		})
+		must(t, err)
+		if strings.Join(names, " ") != "verdict running first_byte outcome" || end.Outcome != broker.OutcomeUsable {
+			t.Errorf("events %v at %v, outcome %+v", names, at, end)
+		}
+		if at[1] > 200*time.Millisecond || at[2] < time.Second || at[2] > 1500*time.Millisecond || at[3] < 2*time.Second || at[3] > 2500*time.Millisecond {
+			t.Errorf("events %v at %v: not live", names, at)
+		}
+		var again []string
+		_, err = w.client.Events(t.Context(), v.JobID, func(e client.Event) {
+			again = append(again, e.Name)
+			if e.Name == httpapi.EventOutcome {
+				var late broker.View
+				if err := json.Unmarshal(e.Data, &late); err != nil || late.Answer != end.Answer {
+					t.Errorf("outcome %s: %v", e.Data, err)
+				}
+			}
+		})
+		must(t, err)
+		if strings.Join(again, " ") != strings.Join(names, " ") {
+			t.Errorf("events once more: %v", again)
+		}
+	})
+}
+
+// A pool that is left out does not keep a class that would also take it from
+// the other one.
+func TestPoolLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		cfg.Pools.Free.Limit = 0
+		delete(labs, slackgate.Free)
+		w := start(t, cfg, labs)
+		v := w.submit(&client.Job{Text: document})
+		if v.Path != slackgate.Paid {
+			t.Fatalf("without a free pool: %s", v.Reason)
+		}
+		w.balance([]*broker.View{w.wait(v.JobID)}, 0)
+	})
+}

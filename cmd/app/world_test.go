@@ -1,0 +1,299 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"go.uber.org/goleak"
+
+	"leeway/broker"
+	"leeway/broker/client"
+	"leeway/broker/config"
+	"leeway/broker/httpapi"
+	"leeway/broker/redisstore"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/pipenet"
+	"leeway/slackgate"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a whole Leeway in virtual time: API, worker, asynq, an embedded
+// Redis and two lab backends, over in-memory connections.
+type world struct {
+	t       *testing.T
+	cfg     *config.Config
+	redis   *miniredis.Miniredis
+	labs    map[string]*lab.Server // by backend name
+	api     *API
+	worker  *Worker
+	client  *client.Client
+	http    *http.Client
+	log     *logs
+	stopped sync.WaitGroup
+}
+
+// logs collects JSON lines.
+type logs struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// jobs returns the lines that submissions got, by job id.
+func (l *logs) jobs(t *testing.T) map[string][]map[string]any {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string][]map[string]any{}
+	for line := range strings.Lines(l.buf.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("log line is not JSON: %q", line)
+		}
+		if m["msg"] == "job" {
+			id, _ := m["job_id"].(string)
+			out[id] = append(out[id], m)
+		}
+	}
+	return out
+}
+
+// lives says what a lab backend is like.
+type lives struct {
+	profile, tail string
+	slots         int
+	p95           int64 // declared; 0: the pool's
+}
+
+// start builds a world inside a bubble. labs name each pool's backend.
+func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *world {
+	t.Helper()
+	return startLinked(t, cfg, labs, links{})
+}
+
+// startTelling is start with what carries webhooks.
+func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, webhooks http.RoundTripper) *world {
+	t.Helper()
+	return startLinked(t, cfg, labs, links{webhooks: webhooks})
+}
+
+// links are what a world's calls to the outside run over.
+type links struct {
+	webhooks http.RoundTripper
+	store    func(dialFunc) dialFunc // nil: straight
+}
+
+func startLinked(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, over links) *world {
+	t.Helper()
+	w := &world{t: t, cfg: cfg, labs: map[string]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
+	w.redis.ClockTTL(true)
+	ctx, cancel := context.WithCancel(context.Background())
+	hosts := map[string]*pipenet.Listener{}
+	for path, backends := range labs {
+		for n, l := range backends {
+			srv, err := newLab(l.profile, l.tail, lab.Config{Slots: l.slots, LogSize: 10_000})
+			must(t, err)
+			name, listener := fmt.Sprintf("%s-%d", path, n+1), pipenet.Listen()
+			hosts[name+".localhost:80"] = listener
+			w.labs[name] = srv
+			w.stopped.Go(func() {
+				if err := srv.Serve(ctx, listener, nil); err != nil {
+					t.Errorf("lab %s: %v", name, err)
+				}
+				srv.Close()
+			})
+			b := config.Backend{
+				Name: name, URL: "http://" + name + ".localhost/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95, Price: labPrice(path),
+			}
+			cfg.Pool(path).Backends = append(cfg.Pool(path).Backends, b)
+		}
+	}
+	must(t, cfg.Complete())
+	toStore := func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() }
+	if over.store != nil {
+		toStore = over.store(toStore)
+	}
+	rdb := redisstore.DialClient(toStore)
+	toLabs := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		l := hosts[addr]
+		if l == nil {
+			return nil, fmt.Errorf("no lab at %s", addr)
+		}
+		return l.DialContext(ctx, network, addr)
+	}}
+	log := Logger(w.log, slog.LevelInfo)
+	front := pipenet.Listen()
+	var err error
+	if len(labs) > 0 {
+		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Transport: toLabs, MetricsListener: pipenet.Listen()})
+		must(t, err)
+	}
+	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: over.webhooks})
+	must(t, err)
+	toAPI := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
+	w.http = &http.Client{Transport: toAPI}
+	w.client = &client.Client{Base: "http://api.leeway", HTTP: w.http}
+	t.Cleanup(func() {
+		must(t, w.api.Stop(context.Background()))
+		if w.worker != nil {
+			must(t, w.worker.Stop(context.Background()))
+		}
+		cancel()
+		toAPI.CloseIdleConnections()
+		toLabs.CloseIdleConnections()
+		w.stopped.Wait()
+		must(t, rdb.Close())
+		w.redis.Close()
+		time.Sleep(time.Second) // the client's own goroutines see that they are done
+	})
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// submit offers a job; a refusal is a verdict.
+func (w *world) submit(job *client.Job) *httpapi.Verdict {
+	v, err := w.client.Submit(context.Background(), job)
+	var p *httpapi.Problem
+	if errors.As(err, &p) && p.Verdict != nil {
+		return p.Verdict
+	}
+	if err != nil {
+		w.t.Errorf("submit: %v", err)
+		return &httpapi.Verdict{}
+	}
+	return v
+}
+
+// wait returns an admitted job's end.
+func (w *world) wait(id string) *broker.View {
+	v, err := w.client.Wait(context.Background(), id)
+	if err != nil {
+		w.t.Errorf("wait for %s: %v", id, err)
+		return &broker.View{}
+	}
+	return v
+}
+
+// balance checks the ledgers against the jobs' records and the lab's own log.
+func (w *world) balance(ends []*broker.View, rejectMisses int) {
+	w.t.Helper()
+	settled, open, err := w.client.Spend(context.Background())
+	must(w.t, err)
+	misses, err := w.client.Misses(context.Background())
+	must(w.t, err)
+	wantSpend, wantMiss := map[string]bool{}, map[string]bool{}
+	for _, v := range ends {
+		if v.State != broker.StateDone || v.Outcome == "" {
+			w.t.Errorf("job %s: state %s, outcome %q", v.ID, v.State, v.Outcome)
+		}
+		for n := range v.Attempts {
+			wantSpend[fmt.Sprintf("%s/%d", v.ID, n+1)] = true
+		}
+		if v.Outcome.Miss() {
+			wantMiss[v.ID] = true
+		}
+	}
+	for i := range settled {
+		key := fmt.Sprintf("%s/%d", settled[i].JobID, settled[i].Attempt)
+		if !wantSpend[key] {
+			w.t.Errorf("spend row %s without its attempt, or twice", key)
+		}
+		delete(wantSpend, key)
+	}
+	if len(wantSpend) > 0 || len(open) > 0 {
+		w.t.Errorf("attempts without a settled row: %v; open rows: %d", wantSpend, len(open))
+	}
+	for i := range misses {
+		if misses[i].Path == slackgate.Reject {
+			rejectMisses--
+			continue
+		}
+		if !wantMiss[misses[i].JobID] {
+			w.t.Errorf("miss row of %s without its miss, or twice", misses[i].JobID)
+		}
+		delete(wantMiss, misses[i].JobID)
+	}
+	if len(wantMiss) > 0 || rejectMisses != 0 {
+		w.t.Errorf("misses without a row: %v; on path reject: %d", wantMiss, rejectMisses)
+	}
+	called := 0
+	for _, l := range w.labs {
+		attempts, forgotten := l.Attempts(0)
+		called += len(attempts) + int(forgotten)
+	}
+	if called != len(settled) {
+		w.t.Errorf("the backends saw %d calls, the ledger has %d rows", called, len(settled))
+	}
+}
+
+// declared is the article's lab.
+func declared(rule slackgate.Rule) (*config.Config, map[slackgate.Path][]lives) {
+	cfg := config.Default()
+	cfg.Gate.Policy = rule
+	return cfg, map[slackgate.Path][]lives{
+		slackgate.Paid: {{profile: "fixed:1200ms", tail: "0", slots: 2}},
+		slackgate.Free: {{profile: "fixed:4000ms", tail: "0", slots: 1}},
+	}
+}
+
+const document = "The gate compares what a job must wait with the slack it has left. It refuses what cannot finish. " +
+	"A refusal costs milliseconds. A late answer costs a generation that nobody reads."
+
+// offerAt submits n jobs on schedule and returns verdicts and ends.
+func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job) ([]*httpapi.Verdict, []*broker.View) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	verdicts := make([]*httpapi.Verdict, n)
+	var ends []*broker.View
+	begin := time.Now()
+	for i := range n {
+		time.Sleep(time.Until(begin.Add(time.Duration(i) * every))) // virtual
+		wg.Go(func() {
+			verdicts[i] = w.submit(job(i))
+			if verdicts[i].Path == slackgate.Reject {
+				return
+			}
+			end := w.wait(verdicts[i].JobID)
+			mu.Lock()
+			defer mu.Unlock()
+			ends = append(ends, end)
+		})
+	}
+	wg.Wait()
+	return verdicts, ends
+}
+
+// anotherWorker starts one more worker process like the first.
+func (w *world) anotherWorker() {
+	extra, err := StartWorker(Options{
+		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, EmbeddedRedis: true, Transport: w.worker.transport, MetricsListener: pipenet.Listen(),
+	})
+	must(w.t, err)
+	w.t.Cleanup(func() { must(w.t, extra.Stop(context.Background())) })
+}
+
+// labPace is a lab's latency from now on.
+func labPace(profile string) lab.Pace { return lab.Pace{Profile: profile} }

@@ -1,0 +1,90 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"leeway/broker/background"
+	"leeway/broker/client"
+	"leeway/rehearsal/lab"
+)
+
+// direct sends the same arrivals straight to a backend, as callers without an
+// admission would, each of whom waits for the answer however late it is.
+func (r *player) direct(ctx context.Context, schedule []Arrival) error {
+	if r.plan.Contrast == "" {
+		return nil
+	}
+	url, hc, ok := r.target.Backend(r.plan.Contrast)
+	if !ok {
+		return nil // said in LeftOut
+	}
+	d := &Direct{Backend: r.plan.Contrast, Callers: len(schedule)}
+	took := newSeries()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for _, a := range schedule {
+		due := begin.Add(time.Duration(a.AtMS) * time.Millisecond)
+		if d := time.Until(due); d > 0 {
+			if err := background.Sleep(ctx, d); err != nil {
+				return err
+			}
+		}
+		wg.Go(func() {
+			whole := ask(ctx, hc, url, a.OutputTokens)
+			ms := millisSince(due)
+			mu.Lock()
+			defer mu.Unlock()
+			if !whole {
+				return
+			}
+			d.OK++
+			d.LastMS = max(d.LastMS, int64(ms))
+			took.add(ms)
+			if ms <= float64(r.plan.Class.DeadlineMS) {
+				d.InTime++
+			}
+		})
+	}
+	wg.Wait()
+	d.P50MS = took.h.ValueAtQuantile(50)
+	r.run.Direct = d
+	return ctx.Err()
+}
+
+// ask makes one call of a backend and reports whether HTTP 200 and a whole body
+// came back.
+func ask(ctx context.Context, hc *http.Client, url string, tokens int) bool {
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	body, err := json.Marshal(struct {
+		Model     string    `json:"model"`
+		MaxTokens int       `json:"max_tokens,omitempty"`
+		Messages  []message `json:"messages"`
+	}{lab.DefaultModel, tokens, []message{{"user", text}}})
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/chat/completions", strings.NewReader(string(body)))
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := hc.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, client.MaxResponseBytes))
+	return err == nil && resp.StatusCode == http.StatusOK
+}
