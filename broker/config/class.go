@@ -22,18 +22,16 @@ const (
 )
 
 // Paths is the preference as the gate takes it; false for an unknown one.
-func (p Preference) Paths() ([2]slackgate.Path, bool) {
-	switch p {
-	case PaidFirst:
-		return [2]slackgate.Path{slackgate.Paid, slackgate.Free}, true
-	case FreeFirst:
-		return [2]slackgate.Path{slackgate.Free, slackgate.Paid}, true
-	case PaidOnly:
-		return [2]slackgate.Path{slackgate.Paid}, true
-	case FreeOnly:
-		return [2]slackgate.Path{slackgate.Free}, true
-	}
-	return [2]slackgate.Path{}, false
+func (p Preference) Paths() (paths [2]slackgate.Path, ok bool) {
+	paths, ok = preferred[p]
+	return paths, ok
+}
+
+var preferred = map[Preference][2]slackgate.Path{
+	PaidFirst: {slackgate.Paid, slackgate.Free},
+	FreeFirst: {slackgate.Free, slackgate.Paid},
+	PaidOnly:  {slackgate.Paid},
+	FreeOnly:  {slackgate.Free},
 }
 
 // Success is what a class counts as an answer in time.

@@ -30,15 +30,15 @@ const (
 // defaults; see [Default].
 type Config struct {
 	// Listen is the address of the admission API. Defaults to 127.0.0.1:8080.
-	Listen string `yaml:"listen"`
+	Listen string `yaml:"listen" env:"LEEWAY_ADDR"`
 	// MetricsListen is the address of the API's metrics. Defaults to 127.0.0.1:9090.
-	MetricsListen string `yaml:"metrics_listen"`
+	MetricsListen string `yaml:"metrics_listen" env:"LEEWAY_METRICS_ADDR"`
 	// WorkerMetricsListen is the address of a worker's metrics. Defaults to 127.0.0.1:9091.
-	WorkerMetricsListen string `yaml:"worker_metrics_listen"`
+	WorkerMetricsListen string `yaml:"worker_metrics_listen" env:"LEEWAY_WORKER_METRICS_ADDR"`
 	// Profiles serves CPU, memory and other profiles of the process under
 	// /debug/pprof/ of its metrics listener. They show what it works on: only
 	// where that listener is private. Defaults to false.
-	Profiles bool `yaml:"profiles"`
+	Profiles bool `yaml:"profiles" env:"LEEWAY_PROFILES"`
 
 	Redis   Redis   `yaml:"redis"`
 	Gate    Gate    `yaml:"gate"`
@@ -76,7 +76,7 @@ type Lab struct {
 type Redis struct {
 	// URL as go-redis reads it, with the password inside. Defaults to
 	// redis://127.0.0.1:6379/0.
-	URL string `yaml:"url"`
+	URL string `yaml:"url" env:"REDIS_URL"`
 	// TimeoutMS bounds every call to the store. Defaults to 250.
 	TimeoutMS int64 `yaml:"timeout_ms"`
 	// Prefix names the keys. Deployments that share a Redis need different
@@ -91,29 +91,29 @@ type Redis struct {
 // Gate configures the decision.
 type Gate struct {
 	// Policy is "predictive" or "seed". Defaults to predictive.
-	Policy slackgate.Rule `yaml:"policy"`
+	Policy slackgate.Rule `yaml:"policy" env:"GATE_POLICY"`
 	// FreeQueueAgeCutMS closes free once its oldest waiting job is this old.
 	// Defaults to 3000 under seed and to unset under predictive.
-	FreeQueueAgeCutMS *int64 `yaml:"free_queue_age_cut_ms"`
+	FreeQueueAgeCutMS *int64 `yaml:"free_queue_age_cut_ms" env:"FREE_QUEUE_AGE_CUT_MS"`
 	// ReserveMS is a floor over the classes' reserves. Defaults to 0.
-	ReserveMS int64 `yaml:"reserve_ms"`
+	ReserveMS int64 `yaml:"reserve_ms" env:"RESERVE_MS"`
 	// AdmitPaid and AdmitFree open the pools. Default to true.
-	AdmitPaid bool `yaml:"admit_paid"`
-	AdmitFree bool `yaml:"admit_free"`
+	AdmitPaid bool `yaml:"admit_paid" env:"ADMIT_PAID"`
+	AdmitFree bool `yaml:"admit_free" env:"ADMIT_FREE"`
 	// FallbackEnabled lets an attempt fail over to the pool's next backend.
 	// Defaults to true.
-	FallbackEnabled bool `yaml:"fallback_enabled"`
+	FallbackEnabled bool `yaml:"fallback_enabled" env:"FALLBACK_ENABLED"`
 }
 
 // Worker configures cmd/worker.
 type Worker struct {
 	// PaidSlots and FreeSlots are what this worker offers. Default to the
 	// pools' limits.
-	PaidSlots *int `yaml:"paid_slots"`
-	FreeSlots *int `yaml:"free_slots"`
+	PaidSlots *int `yaml:"paid_slots" env:"LEEWAY_PAID_SLOTS"`
+	FreeSlots *int `yaml:"free_slots" env:"LEEWAY_FREE_SLOTS"`
 	// Shards are those that this worker serves, its slots divided over them;
 	// the first is 0. Defaults to all.
-	Shards []int `yaml:"shards"`
+	Shards []int `yaml:"shards" env:"LEEWAY_WORKER_SHARDS"`
 	// PollMS is how often an idle pool looks for a ticket that it was not told
 	// of. Defaults to 10.
 	PollMS int64 `yaml:"poll_ms"`
@@ -164,7 +164,7 @@ type Keep struct {
 type Archive struct {
 	// URL of a PostgreSQL database, postgres://..., with the password inside.
 	// Empty: no archive, and rows beyond keep.ledger_rows are dropped.
-	URL string `yaml:"url"`
+	URL string `yaml:"url" env:"LEEWAY_ARCHIVE_URL"`
 	// WindowMS is how long rows stay in Redis after they were archived, where
 	// the API shows them; keep.ledger_rows bounds that. Defaults to 24 h.
 	WindowMS int64 `yaml:"window_ms"`
@@ -221,8 +221,8 @@ func Default() *Config {
 const SeedFreeQueueAgeCutMS = 3000
 
 // Fingerprint names what all processes of a deployment must agree on: the
-// pools, the classes and the producers' limits. The flags' start values and a worker's own slots may
-// differ.
+// pools, the classes and the producers' limits. The flags' start values and a
+// worker's own slots may differ.
 func (c *Config) Fingerprint() string {
 	raw, err := json.Marshal(struct { //nolint:musttag // hashed: the names do not matter
 		Pools        Pools
@@ -260,18 +260,11 @@ func (c *Config) FreeOnlySetup() bool { return c.Pools.Paid.Limit == 0 }
 // machine alone.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false
-	}
-	return LoopbackHost(host)
+	return err == nil && LoopbackHost(host)
 }
 
-// LoopbackHost reports whether a host is this machine by its name or address. Names under
-// localhost are nobody else's (RFC 6761).
+// LoopbackHost reports whether a host is this machine by its name or address.
+// Names under localhost are nobody else's (RFC 6761).
 func LoopbackHost(host string) bool {
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host).IsLoopback()
 }

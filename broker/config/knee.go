@@ -2,12 +2,12 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,12 +80,11 @@ func (k *Knee) complete(at string) error {
 		return nil
 	}
 	orDefault(&k.ValidDays, DefaultKneeDays)
-	if _, err := time.Parse(time.DateOnly, k.MeasuredOn); err != nil {
-		return broker.Fieldf(at+".measured_on", "is not a day such as 2026-11-30")
-	}
-	return firstError(
-		within(at+".limit", int64(k.Limit), 1, MaxSlots),
-		within(at+".valid_days", int64(k.ValidDays), 1, 3650),
+	_, bad := time.Parse(time.DateOnly, k.MeasuredOn)
+	return cmp.Or(
+		check(bad == nil, at+".measured_on", "is not a day such as 2026-11-30"),
+		within(at+".limit", k.Limit, 1, MaxSlots),
+		within(at+".valid_days", k.ValidDays, 1, 3650),
 	)
 }
 
@@ -149,7 +148,7 @@ func ReadKnees(path string) (*KneeFile, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
+	raw, err := readBounded(f)
 	if err != nil {
 		return nil, err
 	}
@@ -157,31 +156,28 @@ func ReadKnees(path string) (*KneeFile, error) {
 }
 
 func parseKnees(raw []byte) (*KneeFile, error) {
-	if len(raw) > MaxFileBytes {
-		return nil, fmt.Errorf("larger than %d bytes", MaxFileBytes)
-	}
-	var k KneeFile
+	var file KneeFile
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&k); err != nil {
+	if err := d.Decode(&file); err != nil {
 		return nil, err
 	}
 	if d.More() {
 		return nil, errors.New("more than one document in the file")
 	}
-	for i := range k.Knees {
-		at := fmt.Sprintf("knees[%d]", i)
-		if !name.MatchString(k.Knees[i].Backend) {
-			return nil, broker.Fieldf(at+".backend", "%.64q: use a-z, 0-9, '.', '_' and '-'", k.Knees[i].Backend)
-		}
-		if slices.ContainsFunc(k.Knees[:i], func(o MeasuredKnee) bool { return o.Backend == k.Knees[i].Backend }) {
-			return nil, broker.Fieldf(at+".backend", "%q is there twice", k.Knees[i].Backend)
-		}
-		if err := k.Knees[i].complete(at); err != nil {
+	seen := map[string]bool{}
+	for i := range file.Knees {
+		k, at := &file.Knees[i], fmt.Sprintf("knees[%d]", i)
+		if err := cmp.Or(
+			named(at+".backend", k.Backend),
+			check(!seen[k.Backend], at+".backend", "%q is there twice", k.Backend),
+			k.complete(at),
+		); err != nil {
 			return nil, err
 		}
+		seen[k.Backend] = true
 	}
-	return &k, nil
+	return &file, nil
 }
 
 // Put adds an entry, in the place of the one for the same backend.
@@ -231,19 +227,6 @@ func (c *Config) readKnees(file string) error {
 	for i := range k.Knees {
 		if b := c.Backend(k.Knees[i].Backend); b != nil && b.Knee == nil {
 			b.Knee = &k.Knees[i].Knee
-		}
-	}
-	return nil
-}
-
-// Backend is the backend of a name; nil for none.
-func (c *Config) Backend(name string) *Backend {
-	for _, path := range slackgate.Paths {
-		p := c.Pool(path)
-		for i := range p.Backends {
-			if p.Backends[i].Name == name {
-				return &p.Backends[i]
-			}
 		}
 	}
 	return nil

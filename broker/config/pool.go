@@ -1,17 +1,18 @@
 package config
 
 import (
-	"bytes"
+	"fmt"
+	"iter"
 	"os"
+	"strings"
 
-	"leeway/broker"
 	"leeway/slackgate"
 )
 
 // Pools are the two pools.
 type Pools struct {
-	Paid Pool `yaml:"paid"`
-	Free Pool `yaml:"free"`
+	Paid Pool `yaml:"paid" envPrefix:"PAID_"`
+	Free Pool `yaml:"free" envPrefix:"FREE_"`
 }
 
 // Pool configures one pool.
@@ -23,7 +24,7 @@ type Pool struct {
 	// MeasuredLimit is set where Limit was measured.
 	MeasuredLimit bool `yaml:"-"`
 	// FirstByteP95MS is the declared 95th percentile of the first byte.
-	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
+	FirstByteP95MS int64 `yaml:"first_byte_p95_ms" env:"P95_FIRST_BYTE_MS"`
 	// HoldP95MS is the declared 95th percentile of the time a slot stays
 	// taken, to the last byte. Defaults to FirstByteP95MS.
 	HoldP95MS int64 `yaml:"hold_p95_ms"`
@@ -89,22 +90,49 @@ func (c *Config) Slots(p slackgate.Path) int {
 	return c.Pool(p).Limit
 }
 
+// backends are those of both pools, each with its place in the file.
+func (c *Config) backends() iter.Seq2[string, *Backend] {
+	return func(yield func(string, *Backend) bool) {
+		for _, path := range slackgate.Paths {
+			p := c.Pool(path)
+			for i := range p.Backends {
+				if !yield(fmt.Sprintf("pools.%s.backends[%d]", path, i), &p.Backends[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Backend is the backend of a name; nil for none.
+func (c *Config) Backend(name string) *Backend {
+	for _, b := range c.backends() {
+		if b.Name == name {
+			return b
+		}
+	}
+	return nil
+}
+
 // Key reads the backend's API key from where the configuration says it is;
 // empty when it says nothing. The key must never be logged.
 func (b *Backend) Key() (string, error) {
+	_, key, err := readSecret("backend "+b.Name+".key", b.KeyEnv, b.KeyFile)
+	return key, err
+}
+
+// readSecret reads a secret from an environment variable or a file, whichever
+// is named; empty when neither is. It also returns which field named it: at
+// and _env or _file.
+func readSecret(at, variable, file string) (field, value string, err error) {
 	switch {
-	case b.KeyEnv != "":
-		k := os.Getenv(b.KeyEnv)
-		if k == "" {
-			return "", broker.Fieldf("backend "+b.Name+".key_env", "%s is not set", b.KeyEnv)
-		}
-		return k, nil
-	case b.KeyFile != "":
-		raw, err := os.ReadFile(b.KeyFile)
-		if err != nil {
-			return "", broker.Fieldf("backend "+b.Name+".key_file", "%v", err)
-		}
-		return string(bytes.TrimSpace(raw)), nil
+	case variable != "":
+		field, value = at+"_env", os.Getenv(variable)
+		err = check(value != "", field, "%s is not set", variable)
+	case file != "":
+		field = at + "_file"
+		raw, failed := os.ReadFile(file)
+		value, err = string(raw), check(failed == nil, field, "%v", failed)
 	}
-	return "", nil
+	return field, strings.TrimSpace(value), err
 }

@@ -1,11 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
-	"net/url"
 	"time"
-
-	"leeway/broker"
 )
 
 // DatedPrice is a price and when it begins.
@@ -22,13 +20,11 @@ type DatedPrice struct {
 // PriceAt is the price of a call made at t. The version of one without its own
 // is its first day.
 func (b *Backend) PriceAt(t time.Time) *Price {
-	if len(b.Prices) == 0 {
-		return &b.Price
-	}
-	now := &b.Prices[0]
-	for i := range b.Prices {
-		if !b.Prices[i].from.After(t) {
-			now = &b.Prices[i]
+	all := b.tariff()
+	now := &all[0]
+	for i := range all {
+		if !all[i].from.After(t) {
+			now = &all[i]
 		}
 	}
 	return &now.Price
@@ -44,6 +40,14 @@ func (b *Backend) PricesWithin(from, until time.Time) []*Price {
 		}
 	}
 	return out
+}
+
+// tariff is every price that the backend has at some time; at least one.
+func (b *Backend) tariff() []DatedPrice {
+	if len(b.Prices) == 0 {
+		return []DatedPrice{{Price: b.Price}}
+	}
+	return b.Prices
 }
 
 // Price is a backend's price; the zero price is free of charge.
@@ -67,22 +71,21 @@ func (b *Backend) completePrices(at string) error {
 	if len(b.Prices) == 0 {
 		return b.Price.complete(at+".price", "1")
 	}
-	if b.Price != (Price{}) {
-		return broker.Fieldf(at+".prices", "set price or prices, not both")
-	}
-	if len(b.Prices) > MaxPrices {
-		return broker.Fieldf(at+".prices", "more than %d", MaxPrices)
+	if err := cmp.Or(
+		check(b.Price == Price{}, at+".prices", "set price or prices, not both"),
+		atMost(at+".prices", len(b.Prices), MaxPrices),
+	); err != nil {
+		return err
 	}
 	for i := range b.Prices {
 		p, at := &b.Prices[i], fmt.Sprintf("%s.prices[%d]", at, i)
-		var err error
-		if p.from, err = instant(p.ValidFrom); err != nil {
-			return broker.Fieldf(at+".valid_from", "%q is neither a date such as 2026-01-31 nor an RFC 3339 time", p.ValidFrom)
-		}
-		if i > 0 && !p.from.After(b.Prices[i-1].from) {
-			return broker.Fieldf(at+".valid_from", "%s is not after the one before it", p.ValidFrom)
-		}
-		if err := p.complete(at, p.ValidFrom); err != nil {
+		var bad error
+		p.from, bad = instant(p.ValidFrom)
+		if err := cmp.Or(
+			check(bad == nil, at+".valid_from", "%q is neither a date such as 2026-01-31 nor an RFC 3339 time", p.ValidFrom),
+			check(i == 0 || p.from.After(b.Prices[i-1].from), at+".valid_from", "%s is not after the one before it", p.ValidFrom),
+			p.complete(at, p.ValidFrom),
+		); err != nil {
 			return err
 		}
 	}
@@ -99,29 +102,11 @@ func instant(s string) (time.Time, error) {
 func (p *Price) complete(at, version string) error {
 	orDefault(&p.Currency, "USD")
 	orDefault(&p.Version, version)
-	if !currency.MatchString(p.Currency) {
-		return broker.Fieldf(at+".currency", "%q: use letters and digits, for example USD", p.Currency)
-	}
-	return firstError(
+	return cmp.Or(
+		check(currency.MatchString(p.Currency), at+".currency", "%q: use letters and digits, for example USD", p.Currency),
 		within(at+".input_micro_per_mtok", p.InputMicroPerMTok, 0, MaxPriceMicroPerMTok),
 		within(at+".cached_micro_per_mtok", p.CachedMicroPerMTok, 0, MaxPriceMicroPerMTok),
 		within(at+".output_micro_per_mtok", p.OutputMicroPerMTok, 0, MaxPriceMicroPerMTok),
 		within(at+".call_micro", p.CallMicro, 0, MaxPriceMicroPerMTok),
-	)
-}
-
-// complete validates where the archive is. An error never shows the URL: it may
-// hold a password.
-func (a *Archive) complete() error {
-	if a.URL != "" {
-		u, err := url.Parse(a.URL)
-		if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-			return broker.Fieldf("archive.url", "must be a URL that begins with postgres://")
-		}
-	}
-	return firstError(
-		within("archive.window_ms", a.WindowMS, 0, 365*24*3600*1000),
-		within("archive.batch_rows", int64(a.BatchRows), 1, 50_000),
-		within("archive.every_ms", a.EveryMS, 10, 3600*1000),
 	)
 }

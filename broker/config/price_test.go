@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -45,5 +47,67 @@ pools:
 	}
 	if p := c.Pools.Paid.Backends[1].PriceAt(time.Now()); p.InputMicroPerMTok != 7 || p.Version != "1" || p.Currency != "USD" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// A call may end under another price than it began with.
+func TestPricesWithin(t *testing.T) {
+	day := func(s string) time.Time {
+		t.Helper()
+		at, err := time.Parse(time.DateOnly, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	c, err := Parse([]byte(`
+pools:
+  paid:
+    backends:
+      - {name: b, url: "http://h/v1", model: m, prices: [{valid_from: 2026-01-01}, {valid_from: 2026-03-01}, {valid_from: 2026-06-01}]}
+      - {name: c, url: "http://h/v1", model: m}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, from, until string
+		want              string
+	}{
+		{"before the first", "2025-01-01", "2025-02-01", "2026-01-01"},
+		{"within one", "2026-01-02", "2026-02-01", "2026-01-01"},
+		{"until the first day of the next", "2026-02-01", "2026-03-01", "2026-01-01 2026-03-01"},
+		{"over all", "2025-01-01", "2027-01-01", "2026-01-01 2026-01-01 2026-03-01 2026-06-01"},
+		{"after the last", "2026-06-01", "2027-01-01", "2026-06-01"},
+	} {
+		var versions []string
+		for _, p := range c.Pools.Paid.Backends[0].PricesWithin(day(tt.from), day(tt.until)) {
+			versions = append(versions, p.Version)
+		}
+		if got := strings.Join(versions, " "); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if p := c.Pools.Paid.Backends[1].PricesWithin(day("2025-01-01"), day("2027-01-01")); len(p) != 1 || p[0].Version != "1" {
+		t.Errorf("one price for all time: %+v", p)
+	}
+}
+
+// The currency of the budgets is that of the first backend that costs money.
+func TestCurrency(t *testing.T) {
+	for _, tt := range []struct{ name, price, want string }{
+		{"no price", "stall_ms: 1000", "USD"},
+		{"a price of nothing", "price: {currency: EUR}", "USD"},
+		{"a price a call", "price: {currency: EUR, call_micro: 1}", "EUR"},
+		{"a later price", "prices: [{valid_from: 2026-01-01, currency: EUR}, {valid_from: 2026-02-01, currency: CHF, cached_micro_per_mtok: 1}]", "CHF"},
+	} {
+		c, err := Parse(fmt.Appendf(nil, oneBackend, tt.price))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		if got := c.Currency(); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -124,32 +125,19 @@ func (c *Config) Currency() string {
 
 // currencies calls yield with the currency of each price above zero.
 func (c *Config) currencies(yield func(string) bool) {
-	for _, path := range slackgate.Paths {
-		for _, b := range c.Pool(path).Backends {
-			for _, p := range b.tariff() {
-				if (p.InputMicroPerMTok > 0 || p.CachedMicroPerMTok > 0 || p.OutputMicroPerMTok > 0 || p.CallMicro > 0) && !yield(p.Currency) {
-					return
-				}
+	for _, b := range c.backends() {
+		for _, p := range b.tariff() {
+			costs := p.InputMicroPerMTok > 0 || p.CachedMicroPerMTok > 0 || p.OutputMicroPerMTok > 0 || p.CallMicro > 0
+			if costs && !yield(p.Currency) {
+				return
 			}
 		}
 	}
 }
 
-// tariff is every price the backend has at some time.
-func (b *Backend) tariff() []Price {
-	if len(b.Prices) == 0 {
-		return []Price{b.Price}
-	}
-	out := make([]Price, len(b.Prices))
-	for i := range b.Prices {
-		out[i] = b.Prices[i].Price
-	}
-	return out
-}
-
 func (c *Config) completeProducers() error {
-	if len(c.Producers) > MaxProducers {
-		return broker.Fieldf("producers", "more than %d", MaxProducers)
+	if err := atMost("producers", len(c.Producers), MaxProducers); err != nil {
+		return err
 	}
 	for n, p := range c.Producers {
 		if err := c.completeProducer(n, &p); err != nil {
@@ -172,37 +160,33 @@ func (c *Config) completeProducers() error {
 
 func (c *Config) completeProducer(n string, p *Producer) error {
 	at := "producers." + n
-	if !name.MatchString(n) {
-		return broker.Fieldf("producers", "%q: use a-z, 0-9, '.', '_' and '-'", n)
+	if p.SubmissionsPerS > 0 {
+		orDefault(&p.Burst, max(1, int64(p.SubmissionsPerS)))
 	}
-	if len(c.Access.Producers) > 0 && !slices.ContainsFunc(c.Access.Producers, func(k Key) bool { return k.Name == n }) {
-		return broker.Fieldf(at, "access.producers has no key of that name")
-	}
-	for _, cl := range p.Classes {
-		if _, ok := c.Classes[cl]; !ok {
-			return broker.Fieldf(at+".classes", "%q is not among the classes", cl)
+	hasKey := slices.ContainsFunc(c.Access.Producers, func(k Key) bool { return k.Name == n })
+	return cmp.Or(
+		named("producers", n),
+		check(hasKey || len(c.Access.Producers) == 0, at, "access.producers has no key of that name"),
+		c.checkClasses(at+".classes", p.Classes),
+		within(at+".submissions_per_s", p.SubmissionsPerS, 0, MaxSubmissionsPerS),
+		check(p.SubmissionsPerS == 0 || p.SubmissionsPerS >= 0.001, at+".submissions_per_s", "%v is less than one in 1000 s", p.SubmissionsPerS),
+		check(p.SubmissionsPerS > 0 || p.Burst == 0, at+".burst", "needs submissions_per_s"),
+		within(at+".burst", p.Burst, 0, MaxSubmissionsPerS),
+		within(at+".max_in_flight", p.MaxInFlight, 0, MaxProducerInFlight),
+		within(at+".text_bytes", p.TextBytes, 0, MaxTextBytesHard),
+		within(at+".batch_lines", p.BatchLines, 0, 10_000_000),
+		checkBudget(at, p.BudgetMicroPerDay),
+		p.Webhook.check(at+".webhook"),
+	)
+}
+
+func (c *Config) checkClasses(field string, classes []string) error {
+	for _, class := range classes {
+		if _, ok := c.Classes[class]; !ok {
+			return broker.Fieldf(field, "%q is not among the classes", class)
 		}
 	}
-	if !(p.SubmissionsPerS >= 0 && p.SubmissionsPerS <= MaxSubmissionsPerS) {
-		return broker.Fieldf(at+".submissions_per_s", "%v is outside 0..%d", p.SubmissionsPerS, MaxSubmissionsPerS)
-	}
-	if p.SubmissionsPerS > 0 && p.SubmissionsPerS < 0.001 {
-		return broker.Fieldf(at+".submissions_per_s", "%v is less than one in 1000 s", p.SubmissionsPerS)
-	}
-	switch {
-	case p.SubmissionsPerS == 0 && p.Burst != 0:
-		return broker.Fieldf(at+".burst", "needs submissions_per_s")
-	case p.SubmissionsPerS > 0 && p.Burst == 0:
-		p.Burst = max(1, int64(p.SubmissionsPerS))
-	}
-	return firstError(
-		within(at+".max_in_flight", p.MaxInFlight, 0, MaxProducerInFlight),
-		within(at+".burst", p.Burst, 0, MaxSubmissionsPerS),
-		within(at+".text_bytes", p.TextBytes, 0, MaxTextBytesHard),
-		within(at+".batch_lines", int64(p.BatchLines), 0, 10_000_000),
-		checkBudget(at, p.BudgetMicroPerDay),
-		p.Webhook.complete(at+".webhook"),
-	)
+	return nil
 }
 
 func checkBudget(at string, micro *int64) error {

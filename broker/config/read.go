@@ -66,13 +66,19 @@ func Parse(doc []byte) (*Config, error) {
 	return c, nil
 }
 
-func (c *Config) read(r io.Reader) error {
+// readBounded reads a file of at most [MaxFileBytes].
+func readBounded(r io.Reader) ([]byte, error) {
 	doc, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	if err == nil && len(doc) > MaxFileBytes {
+		err = fmt.Errorf("larger than %d bytes", MaxFileBytes)
+	}
+	return doc, err
+}
+
+func (c *Config) read(r io.Reader) error {
+	doc, err := readBounded(r)
 	if err != nil {
 		return err
-	}
-	if len(doc) > MaxFileBytes {
-		return fmt.Errorf("larger than %d bytes", MaxFileBytes)
 	}
 	file, err := parser.ParseBytes(doc, 0)
 	if err != nil {

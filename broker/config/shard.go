@@ -1,7 +1,8 @@
 package config
 
 import (
-	"leeway/broker"
+	"cmp"
+
 	"leeway/slackgate"
 )
 
@@ -71,28 +72,30 @@ func (c *Config) classBudgeted() bool {
 	return false
 }
 
-func (c *Config) completeShards() error {
+func (c *Config) checkShards() error {
 	n := c.Redis.Shards
-	if err := within("redis.shards", int64(n), 1, MaxShards); err != nil {
+	if err := within("redis.shards", n, 1, MaxShards); err != nil {
 		return err
 	}
 	seen := map[int]bool{}
 	for _, at := range c.Worker.Shards {
-		if err := within("worker.shards", int64(at), 0, int64(n-1)); err != nil {
+		if err := cmp.Or(
+			within("worker.shards", at, 0, n-1),
+			check(!seen[at], "worker.shards", "%d is named twice", at),
+		); err != nil {
 			return err
-		}
-		if seen[at] {
-			return broker.Fieldf("worker.shards", "%d is named twice", at)
 		}
 		seen[at] = true
 	}
 	for _, path := range slackgate.Paths {
-		p := c.Pool(path)
-		if p.Limit > 0 && p.Limit < n {
-			return broker.Fieldf("pools."+path.String()+".limit", "%d is less than redis.shards (%d): each shard needs a slot of its own", p.Limit, n)
-		}
-		if slots, of := c.Slots(path), len(c.WorkerShards()); p.Limit > 0 && slots > 0 && slots < of {
-			return broker.Fieldf("worker."+path.String()+"_slots", "%d is less than the %d shards that this worker serves: serve fewer with worker.shards", slots, of)
+		limit, slots, served := c.Pool(path).Limit, c.Slots(path), len(c.WorkerShards())
+		if err := cmp.Or(
+			check(limit == 0 || limit >= n, "pools."+path.String()+".limit",
+				"%d is less than redis.shards (%d): each shard needs a slot of its own", limit, n),
+			check(limit == 0 || slots == 0 || slots >= served, "worker."+path.String()+"_slots",
+				"%d is less than the %d shards that this worker serves: serve fewer with worker.shards", slots, served),
+		); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -14,12 +15,15 @@ import (
 // Protocols are the wires a backend may speak.
 var Protocols = []string{"openai", "anthropic", "ollama"}
 
-// name is what classes, backends and prefixes may be called: they become label
-// values and parts of keys.
-var name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
-
-// currency is what a currency may be called: it becomes a label value.
-var currency = regexp.MustCompile(`^[A-Za-z0-9]{1,16}$`)
+var (
+	// name is what classes, backends and prefixes may be called: they become
+	// label values and parts of keys.
+	name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+	// currency is what a currency may be called: it becomes a label value.
+	currency = regexp.MustCompile(`^[A-Za-z0-9]{1,16}$`)
+	// sha256Hex is a SHA-256 in hex.
+	sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+)
 
 // Complete fills what was left out and validates the whole. Errors name the
 // field by its path in the file.
@@ -27,7 +31,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.completeAccess, c.completeLab, c.completeProducers, c.completeShards}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.checkAccess, c.checkLab, c.completeProducers, c.checkShards}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -37,27 +41,19 @@ func (c *Config) Complete() error {
 }
 
 func (c *Config) completeTop() error {
-	for field, addr := range map[string]string{
-		"listen": c.Listen, "metrics_listen": c.MetricsListen, "worker_metrics_listen": c.WorkerMetricsListen,
-	} {
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return broker.Fieldf(field, "%q is not host:port", addr)
-		}
-	}
-	if _, err := url.Parse(c.Redis.URL); err != nil {
-		return broker.Fieldf("redis.url", "not a URL") // the URL may hold a password
-	}
-	if !name.MatchString(c.Redis.Prefix) {
-		return broker.Fieldf("redis.prefix", "%q: use a-z, 0-9, '.', '_' and '-'", c.Redis.Prefix)
-	}
-	if cut := c.Gate.FreeQueueAgeCutMS; cut != nil && *cut < 0 {
-		return broker.Fieldf("gate.free_queue_age_cut_ms", "must be at least 0")
-	}
 	// A line is held twice, as it came and as it was read.
 	line := 2 * c.Limits.LineBytes()
 	orDefault(&c.Limits.InFlightBytes, max(64<<20, 8*line))
-	return firstError(
+	_, badURL := url.Parse(c.Redis.URL)
+	cut := c.Gate.FreeQueueAgeCutMS
+	return cmp.Or(
+		address("listen", c.Listen),
+		address("metrics_listen", c.MetricsListen),
+		address("worker_metrics_listen", c.WorkerMetricsListen),
+		check(badURL == nil, "redis.url", "not a URL"), // the URL may hold a password
+		named("redis.prefix", c.Redis.Prefix),
 		within("redis.timeout_ms", c.Redis.TimeoutMS, 10, 10_000),
+		check(cut == nil || *cut >= 0, "gate.free_queue_age_cut_ms", "must be at least 0"),
 		within("gate.reserve_ms", c.Gate.ReserveMS, 0, MaxDeadlineMS),
 		within("worker.poll_ms", c.Worker.PollMS, 1, 1000),
 		within("worker.lease_ms", c.Worker.LeaseMS, 500, 60_000),
@@ -65,231 +61,217 @@ func (c *Config) completeTop() error {
 		within("worker.shutdown_grace_ms", c.Worker.ShutdownGraceMS, 0, 24*3600*1000),
 		within("limits.text_bytes", c.Limits.TextBytes, 1, MaxTextBytesHard),
 		within("limits.in_flight_bytes", c.Limits.InFlightBytes, min(2*line, 1<<40), 1<<40),
-		within("limits.batch_lines", int64(c.Limits.BatchLines), 1, 10_000_000),
+		within("limits.batch_lines", c.Limits.BatchLines, 1, 10_000_000),
 		within("limits.wait_ms", c.Limits.WaitMS, 0, 3600*1000),
 		within("keep.result_ms", c.Keep.ResultMS, 1000, 30*24*3600*1000),
 		within("keep.ledger_rows", c.Keep.LedgerRows, 1000, 100_000_000),
 		within("keep.rollup_ms", c.Keep.RollupMS, 3600*1000, 400*24*3600*1000),
-		c.Archive.complete(),
+		c.Archive.check(),
+	)
+}
+
+// check validates where the archive is. An error never shows the URL: it may
+// hold a password.
+func (a *Archive) check() error {
+	u, err := url.Parse(a.URL)
+	postgres := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")
+	return cmp.Or(
+		check(a.URL == "" || postgres, "archive.url", "must be a URL that begins with postgres://"),
+		within("archive.window_ms", a.WindowMS, 0, 365*24*3600*1000),
+		within("archive.batch_rows", a.BatchRows, 1, 50_000),
+		within("archive.every_ms", a.EveryMS, 10, 3600*1000),
 	)
 }
 
 func (c *Config) completePools() error {
 	seen := map[string]bool{}
 	for _, path := range slackgate.Paths {
-		p, at := c.Pool(path), "pools."+path.String()
-		if err := c.completeMeasured(p, at); err != nil {
+		if err := c.completePool(path, seen); err != nil {
 			return err
 		}
-		if err := firstError(
-			within(at+".limit", int64(p.Limit), 0, MaxSlots),
-			within(at+".first_byte_p95_ms", p.FirstByteP95MS, 1, MaxDeadlineMS),
-			within("worker."+path.String()+"_slots", int64(c.Slots(path)), 0, MaxSlots),
-			within(at+".first_byte_cap_ms", p.FirstByteCapMS, 0, MaxDeadlineMS),
-		); err != nil {
+	}
+	return check(c.Pools.Paid.Limit > 0 || c.Pools.Free.Limit > 0, "pools", "both limits are 0: there is nowhere to run a job")
+}
+
+func (c *Config) completePool(path slackgate.Path, seen map[string]bool) error {
+	p, at := c.Pool(path), "pools."+path.String()
+	if err := c.completeMeasured(p, at); err != nil {
+		return err
+	}
+	orDefault(&p.HoldP95MS, p.FirstByteP95MS)
+	orDefault(&p.FirstByteShare, 0.6)
+	if err := cmp.Or(
+		within(at+".limit", p.Limit, 0, MaxSlots),
+		within(at+".first_byte_p95_ms", p.FirstByteP95MS, 1, MaxDeadlineMS),
+		within("worker."+path.String()+"_slots", c.Slots(path), 0, MaxSlots),
+		within(at+".first_byte_cap_ms", p.FirstByteCapMS, 0, MaxDeadlineMS),
+		check(p.HoldP95MS >= p.FirstByteP95MS, at+".hold_p95_ms",
+			"must be at least first_byte_p95_ms (%d): the slot is held past the first byte", p.FirstByteP95MS),
+		check(p.FirstByteShare > 0 && p.FirstByteShare < 1, at+".first_byte_share", "must be above 0 and below 1"),
+		atMost(at+".backends", len(p.Backends), MaxBackends),
+	); err != nil {
+		return err
+	}
+	fastEnough := len(p.Backends) == 0
+	for i := range p.Backends {
+		b := &p.Backends[i]
+		if err := b.complete(p, fmt.Sprintf("%s.backends[%d]", at, i), seen); err != nil {
 			return err
 		}
-		if p.HoldP95MS == 0 {
-			p.HoldP95MS = p.FirstByteP95MS
-		}
-		if p.HoldP95MS < p.FirstByteP95MS {
-			return broker.Fieldf(at+".hold_p95_ms", "must be at least first_byte_p95_ms (%d): the slot is held past the first byte", p.FirstByteP95MS)
-		}
-		if p.FirstByteShare == 0 {
-			p.FirstByteShare = 0.6
-		}
-		if !(p.FirstByteShare > 0 && p.FirstByteShare < 1) {
-			return broker.Fieldf(at+".first_byte_share", "must be above 0 and below 1")
-		}
-		if len(p.Backends) > MaxBackends {
-			return broker.Fieldf(at+".backends", "more than %d", MaxBackends)
-		}
-		for i := range p.Backends {
-			if err := p.Backends[i].complete(p, fmt.Sprintf("%s.backends[%d]", at, i), seen); err != nil {
-				return err
-			}
-		}
-		// The gate promises by the pool's p95, and a backend is called only
-		// with its own left: with none as fast, promises would run out uncalled.
-		if len(p.Backends) > 0 && !slices.ContainsFunc(p.Backends, func(b Backend) bool { return b.FirstByteP95MS <= p.FirstByteP95MS }) {
-			return broker.Fieldf(at+".first_byte_p95_ms", "%d is less than that of every backend of the pool", p.FirstByteP95MS)
-		}
+		fastEnough = fastEnough || b.FirstByteP95MS <= p.FirstByteP95MS
 	}
-	if c.Pools.Paid.Limit == 0 && c.Pools.Free.Limit == 0 {
-		return broker.Fieldf("pools", "both limits are 0: there is nowhere to run a job")
-	}
-	return nil
+	// The gate promises by the pool's p95, and a backend is called only with
+	// its own left: with none as fast, promises would run out uncalled.
+	return check(fastEnough, at+".first_byte_p95_ms", "%d is less than that of every backend of the pool", p.FirstByteP95MS)
 }
 
 func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
-	if !name.MatchString(b.Name) {
-		return broker.Fieldf(at+".name", "%q: use a-z, 0-9, '.', '_' and '-'", b.Name)
+	orDefault(&b.Protocol, "openai")
+	orDefault(&b.FirstByteP95MS, p.FirstByteP95MS)
+	orDefault(&b.StallMS, 10_000)
+	if p.MeasuredLimit && b.Knee != nil {
+		orDefault(&b.Limit, b.Knee.Limit)
 	}
-	if seen[b.Name] {
-		return broker.Fieldf(at+".name", "%q is used twice", b.Name)
-	}
+	orDefault(&b.Limit, max(p.Limit, 1))
+	twice := seen[b.Name]
 	seen[b.Name] = true
-	if b.Protocol == "" {
-		b.Protocol = "openai"
-	}
-	if !slices.Contains(Protocols, b.Protocol) {
-		return broker.Fieldf(at+".protocol", "%q is not one of %v", b.Protocol, Protocols)
-	}
-	u, err := url.Parse(b.URL)
-	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return broker.Fieldf(at+".url", "must be an http or https URL")
-	}
-	if u.User != nil {
-		return broker.Fieldf(at+".url", "must not hold credentials: use key_env or key_file")
-	}
-	if b.Model == "" {
-		return broker.Fieldf(at+".model", "is missing")
-	}
-	if b.KeyEnv != "" && b.KeyFile != "" {
-		return broker.Fieldf(at+".key_env", "set key_env or key_file, not both")
-	}
-	if b.FirstByteP95MS == 0 {
-		b.FirstByteP95MS = p.FirstByteP95MS
-	}
-	if err := b.Knee.complete(at + ".knee"); err != nil {
-		return err
-	}
-	if b.StallMS == 0 {
-		b.StallMS = 10_000
-	}
-	if b.Limit == 0 && p.MeasuredLimit && b.Knee != nil {
-		b.Limit = b.Knee.Limit
-	}
-	if b.Limit == 0 {
-		b.Limit = max(p.Limit, 1)
-	}
-	if err := b.completePrices(at); err != nil {
-		return err
-	}
-	return firstError(
+	u, web := webURL(b.URL)
+	return cmp.Or(
+		named(at+".name", b.Name),
+		check(!twice, at+".name", "%q is used twice", b.Name),
+		oneOf(at+".protocol", b.Protocol, Protocols...),
+		check(web, at+".url", "must be an http or https URL"),
+		check(u.User == nil, at+".url", "must not hold credentials: use key_env or key_file"),
+		check(b.Model != "", at+".model", "is missing"),
+		check(b.KeyEnv == "" || b.KeyFile == "", at+".key_env", "set key_env or key_file, not both"),
+		b.Knee.complete(at+".knee"),
+		b.completePrices(at),
 		within(at+".first_byte_p95_ms", b.FirstByteP95MS, 1, MaxDeadlineMS),
 		within(at+".stall_ms", b.StallMS, 100, 600_000),
-		within(at+".limit", int64(b.Limit), 1, MaxSlots),
+		within(at+".limit", b.Limit, 1, MaxSlots),
 	)
 }
 
 func (c *Config) completeClasses() error {
-	if len(c.Classes) > MaxClasses {
-		return broker.Fieldf("classes", "more than %d", MaxClasses)
+	if err := atMost("classes", len(c.Classes), MaxClasses); err != nil {
+		return err
 	}
 	for n, cl := range c.Classes {
-		at := "classes." + n
-		if !name.MatchString(n) {
-			return broker.Fieldf("classes", "%q: use a-z, 0-9, '.', '_' and '-'", n)
-		}
-		orDefault(&cl.DeadlineMS, 15_000)
-		orDefault(&cl.MaxDeadlineMS, 24*3600*1000)
-		orDefault(&cl.MaxOutputTokens, 400)
-		orDefault(&cl.Prefer, PaidFirst)
-		orDefault(&cl.Success, SuccessWhole)
-		orDefault(&cl.Prompt, DefaultPrompt)
-		orDefault(&cl.WordLimit, 200)
-		if cl.ReserveMS == nil {
-			cl.ReserveMS = new(int64(2000))
-		}
-		if _, ok := cl.Prefer.Paths(); !ok {
-			return broker.Fieldf(at+".prefer", "%q is not one of %q, %q, %q, %q", cl.Prefer, PaidFirst, FreeFirst, PaidOnly, FreeOnly)
-		}
-		if cl.Success != SuccessWhole && cl.Success != SuccessFirstByte {
-			return broker.Fieldf(at+".success", "%q is not %q or %q", cl.Success, SuccessWhole, SuccessFirstByte)
-		}
-		if err := firstError(
-			within(at+".max_deadline_ms", cl.MaxDeadlineMS, 1, MaxDeadlineMS),
-			within(at+".deadline_ms", cl.DeadlineMS, 1, cl.MaxDeadlineMS),
-			within(at+".reserve_ms", *cl.ReserveMS, 0, MaxDeadlineMS),
-			within(at+".word_limit", int64(cl.WordLimit), 1, 100_000),
-			within(at+".max_output_tokens", int64(cl.MaxOutputTokens), 1, 1_000_000),
-			checkBudget(at, cl.BudgetMicroPerDay),
-		); err != nil {
+		if err := cmp.Or(named("classes", n), cl.complete("classes."+n)); err != nil {
 			return err
 		}
-		prompt, err := cl.SystemPrompt()
-		if err != nil {
-			return broker.Fieldf(at+".prompt", "%v", err)
-		}
-		cl.promptBytes = int64(len(prompt))
 		c.Classes[n] = cl
 	}
-	if _, ok := c.Classes[c.DefaultClass]; !ok {
-		return broker.Fieldf("default_class", "%q is not among the classes", c.DefaultClass)
-	}
-	return nil
+	_, ok := c.Classes[c.DefaultClass]
+	return check(ok, "default_class", "%q is not among the classes", c.DefaultClass)
 }
 
-// sha256Hex is a SHA-256 in hex.
-var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+func (c *Class) complete(at string) error {
+	orDefault(&c.DeadlineMS, 15_000)
+	orDefault(&c.MaxDeadlineMS, 24*3600*1000)
+	orDefault(&c.MaxOutputTokens, 400)
+	orDefault(&c.Prefer, PaidFirst)
+	orDefault(&c.Success, SuccessWhole)
+	orDefault(&c.Prompt, DefaultPrompt)
+	orDefault(&c.WordLimit, 200)
+	if c.ReserveMS == nil {
+		c.ReserveMS = new(int64(2000))
+	}
+	prompt, err := c.SystemPrompt()
+	c.promptBytes = int64(len(prompt))
+	return cmp.Or(
+		oneOf(at+".prefer", c.Prefer, PaidFirst, FreeFirst, PaidOnly, FreeOnly),
+		oneOf(at+".success", c.Success, SuccessWhole, SuccessFirstByte),
+		within(at+".max_deadline_ms", c.MaxDeadlineMS, 1, MaxDeadlineMS),
+		within(at+".deadline_ms", c.DeadlineMS, 1, c.MaxDeadlineMS),
+		within(at+".reserve_ms", *c.ReserveMS, 0, MaxDeadlineMS),
+		within(at+".word_limit", c.WordLimit, 1, 100_000),
+		within(at+".max_output_tokens", c.MaxOutputTokens, 1, 1_000_000),
+		checkBudget(at, c.BudgetMicroPerDay),
+		check(err == nil, at+".prompt", "%v", err),
+	)
+}
 
-func (c *Config) completeAccess() error {
+func (c *Config) checkAccess() error {
 	seen := map[string]bool{}
-	check := func(at string, keys []Key) error {
+	keys := func(list string, keys []Key) error {
 		for i, k := range keys {
-			switch at := fmt.Sprintf("access.%s[%d]", at, i); {
-			case !name.MatchString(k.Name):
-				return broker.Fieldf(at+".name", "%q: use a-z, 0-9, '.', '_' and '-'", k.Name)
-			case !sha256Hex.MatchString(k.KeySHA256):
-				return broker.Fieldf(at+".key_sha256", "must be 64 hex digits: the key's SHA-256, not the key")
-			case seen[k.KeySHA256]:
-				return broker.Fieldf(at+".key_sha256", "is used twice")
+			at := fmt.Sprintf("access.%s[%d]", list, i)
+			if err := cmp.Or(
+				named(at+".name", k.Name),
+				check(sha256Hex.MatchString(k.KeySHA256), at+".key_sha256", "must be 64 hex digits: the key's SHA-256, not the key"),
+				check(!seen[k.KeySHA256], at+".key_sha256", "is used twice"),
+			); err != nil {
+				return err
 			}
 			seen[k.KeySHA256] = true
 		}
 		return nil
 	}
-	if err := firstError(check("producers", c.Access.Producers), check("oncall", c.Access.OnCall)); err != nil {
-		return err
-	}
-	if !c.Access.Keyed() && !c.Access.Open && !Loopback(c.Listen) {
-		return broker.Fieldf("listen", "%q is reachable from other machines, and no keys are configured: set access.producers and access.oncall, or access.open on a closed network", c.Listen)
-	}
-	return nil
+	return cmp.Or(
+		keys("producers", c.Access.Producers),
+		keys("oncall", c.Access.OnCall),
+		check(c.Access.Keyed() || c.Access.Open || Loopback(c.Listen), "listen",
+			"%q is reachable from other machines, and no keys are configured: "+
+				"set access.producers and access.oncall, or access.open on a closed network", c.Listen),
+	)
 }
 
-// completeLab refuses a lab's switches to a configuration that could reach
+// checkLab refuses a lab's switches to a configuration that could reach
 // anything else than a lab.
-func (c *Config) completeLab() error {
+func (c *Config) checkLab() error {
 	if !c.Lab.RecheckOff {
 		return nil
 	}
-	for _, path := range slackgate.Paths {
-		for i := range c.Pool(path).Backends {
-			b := &c.Pool(path).Backends[i]
-			at := fmt.Sprintf("pools.%s.backends[%d]", path, i)
-			u, err := url.Parse(b.URL)
-			switch {
-			case err != nil || !LoopbackHost(u.Hostname()):
-				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at)
-			case b.KeyEnv != "" || b.KeyFile != "":
-				return broker.Fieldf("lab.recheck_off", "is for lab backends only, and %s has a key", at)
-			}
-		}
-	}
-	return nil
-}
-
-func orDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
-
-func within(field string, v, lo, hi int64) error {
-	if v < lo || v > hi {
-		return broker.Fieldf(field, "%d is outside %d..%d", v, lo, hi)
-	}
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
+	for at, b := range c.backends() {
+		u, _ := webURL(b.URL)
+		if err := cmp.Or(
+			check(LoopbackHost(u.Hostname()), "lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at),
+			check(b.KeyEnv == "" && b.KeyFile == "", "lab.recheck_off", "is for lab backends only, and %s has a key", at),
+		); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func orDefault[T comparable](v *T, def T) { *v = cmp.Or(*v, def) }
+
+// The checks below return an error that names the field, or nil. [cmp.Or] is
+// the first error of several.
+
+func check(ok bool, field, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return broker.Fieldf(field, format, args...)
+}
+
+func within[T int | int64 | float64](field string, v, lo, hi T) error {
+	return check(v >= lo && v <= hi, field, "%v is outside %v..%v", v, lo, hi) // false for NaN
+}
+
+func atMost(field string, n, most int) error { return check(n <= most, field, "more than %d", most) }
+
+func oneOf[T ~string](field string, v T, all ...T) error {
+	return check(slices.Contains(all, v), field, "%q is not one of %v", v, all)
+}
+
+func named(field, n string) error {
+	return check(name.MatchString(n), field, "%.64q: use a-z, 0-9, '.', '_' and '-'", n)
+}
+
+func address(field, addr string) error {
+	_, _, err := net.SplitHostPort(addr)
+	return check(err == nil, field, "%q is not host:port", addr)
+}
+
+// webURL parses an http or https URL with a host. It returns an empty URL where
+// there is none.
+func webURL(s string) (u *url.URL, ok bool) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return &url.URL{}, false
+	}
+	return u, true
 }

@@ -1,9 +1,8 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
-	"net/url"
-	"os"
 	"strings"
 
 	"leeway/broker"
@@ -33,44 +32,30 @@ const (
 	MaxWebhookSecrets = 4
 )
 
-func (w *Webhook) complete(at string) error {
+func (w *Webhook) check(at string) error {
 	if w == nil {
 		return nil
 	}
-	u, err := url.Parse(w.URL)
-	switch {
-	case err != nil || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https"):
-		return broker.Fieldf(at+".url", "must be an https URL") // it may hold a token: it is not quoted
-	case u.User != nil:
-		return broker.Fieldf(at+".url", "must not hold credentials: the signature is what the receiver checks")
-	case u.Fragment != "":
-		return broker.Fieldf(at+".url", "must not have a fragment")
-	case u.Scheme == "http" && !w.AllowPrivate:
-		return broker.Fieldf(at+".url", "must be https: http is for private networks, with allow_private")
-	case (w.SecretEnv == "") == (w.SecretFile == ""):
-		return broker.Fieldf(at+".secret_env", "set secret_env or secret_file, one of them")
-	}
-	return nil
+	u, web := webURL(w.URL)
+	return cmp.Or(
+		check(web && u.Hostname() != "", at+".url", "must be an https URL"), // it may hold a token: it is not quoted
+		check(u.User == nil, at+".url", "must not hold credentials: the signature is what the receiver checks"),
+		check(u.Fragment == "", at+".url", "must not have a fragment"),
+		check(u.Scheme == "https" || w.AllowPrivate, at+".url", "must be https: http is for private networks, with allow_private"),
+		check((w.SecretEnv == "") != (w.SecretFile == ""), at+".secret_env", "set secret_env or secret_file, one of them"),
+	)
 }
 
 // Secrets reads the signing secrets from where the configuration says they
 // are: one, or several with blanks or line ends between them, the newest
 // first. at names the webhook in errors. They must never be logged.
 func (w *Webhook) Secrets(at string) ([]string, error) {
-	field, raw := at+".secret_env", os.Getenv(w.SecretEnv)
-	if w.SecretFile != "" {
-		field = at + ".secret_file"
-		b, err := os.ReadFile(w.SecretFile)
-		if err != nil {
-			return nil, broker.Fieldf(field, "%v", err)
-		}
-		raw = string(b)
+	field, raw, err := readSecret(at+".secret", w.SecretEnv, w.SecretFile)
+	if err != nil {
+		return nil, err
 	}
 	secrets := strings.Fields(raw)
-	switch {
-	case len(secrets) == 0 && w.SecretFile == "":
-		return nil, broker.Fieldf(field, "%s is not set", w.SecretEnv)
-	case len(secrets) == 0 || len(secrets) > MaxWebhookSecrets:
+	if len(secrets) == 0 || len(secrets) > MaxWebhookSecrets {
 		return nil, broker.Fieldf(field, "holds %d secrets: want 1..%d", len(secrets), MaxWebhookSecrets)
 	}
 	for _, s := range secrets {
