@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"leeway/rehearsal/simulate"
+	"leeway/rehearsal/trace"
 	"leeway/slackgate"
 )
 
@@ -55,11 +57,9 @@ func (c *simulateCmd) Run(ctx context.Context, out io.Writer) error {
 	for i := range scenarios {
 		var err error
 		if len(c.Shards) > 0 {
-			emit := rowsTo(out, c.JSON, simulate.WriteShardHeading, simulate.WriteShardRow)
-			err = scenarios[i].ShardRows(c.Seeds, c.shardings(), ctx.Err, emit)
+			err = scenarios[i].ShardRows(c.Seeds, c.shardings(), ctx.Err, rowsTo[simulate.ShardRow](out, c.JSON))
 		} else {
-			emit := rowsTo(out, c.JSON, simulate.WriteHeading, simulate.WriteRow)
-			err = scenarios[i].Rows(c.Seeds, ctx.Err, emit)
+			err = scenarios[i].Rows(c.Seeds, ctx.Err, rowsTo[simulate.Row](out, c.JSON))
 		}
 		if err != nil {
 			return err
@@ -68,20 +68,26 @@ func (c *simulateCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// row is one of a table: its first row says what stands above it.
+type row interface {
+	Heading() string
+	Lines() string
+}
+
 // rowsTo prints the rows of one scenario as JSON, or as text under a heading.
-func rowsTo[R any](out io.Writer, asJSON bool, heading, row func(io.Writer, *R) error) func(R) error {
+func rowsTo[R row](out io.Writer, asJSON bool) func(R) error {
 	first := true
 	return func(r R) error {
 		if asJSON {
 			return json.NewEncoder(out).Encode(r)
 		}
+		text := r.Lines()
 		if first {
-			first = false
-			if err := heading(out, &r); err != nil {
-				return err
-			}
+			text = r.Heading() + text
 		}
-		return row(out, &r)
+		first = false
+		_, err := io.WriteString(out, text)
+		return err
 	}
 }
 
@@ -103,40 +109,35 @@ func (c *simulateCmd) shardings() []simulate.Sharding {
 // scenarios are those of the table, of the shards, or of the trace, that --only
 // leaves.
 func (c *simulateCmd) scenarios() ([]simulate.Scenario, error) {
-	all := simulate.Scenarios()
+	all, ofTrace := simulate.Scenarios, simulate.TraceScenarios
 	if len(c.Shards) > 0 {
-		all = simulate.ShardScenarios()
+		all, ofTrace = simulate.ShardScenarios, simulate.TraceShardScenarios
 	}
-	if c.Trace != "" {
-		doc, err := readTrace(c.Trace)
-		if err != nil {
-			return nil, err
-		}
-		trace, err := simulate.ParseTrace(doc)
-		if err != nil {
-			return nil, err
-		}
-		all = simulate.TraceScenarios(filepath.Base(c.Trace), trace)
-		if len(c.Shards) > 0 {
-			all = simulate.TraceShardScenarios(filepath.Base(c.Trace), trace)
-		}
+	if c.Trace == "" {
+		return c.only(all()), nil
 	}
-	var kept []simulate.Scenario
+	doc, err := readTrace(c.Trace)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := trace.Parse(doc)
+	if err != nil {
+		return nil, err
+	}
+	return c.only(ofTrace(filepath.Base(c.Trace), requests)), nil
+}
+
+// only leaves the scenarios, or those of their policies, that --only names.
+func (c *simulateCmd) only(all []simulate.Scenario) (kept []simulate.Scenario) {
 	for _, s := range all {
-		if c.Only != "" && !strings.Contains(s.Name(), c.Only) {
-			var policies []simulate.Policy
-			for _, p := range s.Policies {
-				if strings.Contains(p.Name, c.Only) {
-					policies = append(policies, p)
-				}
-			}
-			s.Policies = policies
+		if !strings.Contains(s.Name(), c.Only) {
+			s.Policies = slices.DeleteFunc(slices.Clone(s.Policies), func(p simulate.Policy) bool { return !strings.Contains(p.Name, c.Only) })
 		}
 		if len(s.Policies) > 0 {
 			kept = append(kept, s)
 		}
 	}
-	return kept, nil
+	return kept
 }
 
 // readTrace reads at most one byte more than the parser takes.
@@ -146,5 +147,5 @@ func readTrace(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	return io.ReadAll(io.LimitReader(f, simulate.MaxTraceBytes+1))
+	return io.ReadAll(io.LimitReader(f, trace.MaxBytes+1))
 }

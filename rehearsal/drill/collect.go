@@ -25,10 +25,7 @@ func (r *player) collect(ctx context.Context, fromMS int64) error {
 			r.byID[id] = i
 		}
 	}
-	if err := r.spend(ctx, fromMS); err != nil {
-		return err
-	}
-	if err := r.misses(ctx, fromMS); err != nil {
+	if err := r.ledgers(ctx, fromMS); err != nil {
 		return err
 	}
 	if err := r.calls(ctx); err != nil {
@@ -84,50 +81,69 @@ func rowsOf[T any](ctx context.Context, c *client.Client, k ledger.Kind, fromMS 
 	}
 }
 
-func (r *player) spend(ctx context.Context, fromMS int64) error {
-	sums := map[slackgate.Path]*SpendSum{}
-	for _, path := range slackgate.Paths {
-		sums[path] = &SpendSum{Path: path, CostMicro: map[string]int64{}}
-	}
-	err := rowsOf(ctx, r.api, ledger.Spend, fromMS, func(row *broker.SpendRow) {
-		s := sums[row.Path]
-		if _, ours := r.byID[row.JobID]; !ours || s == nil {
-			return
-		}
-		s.Attempts++
-		s.InputTokens += row.InputTokens
-		s.OutputTokens += row.OutputTokens
-		if row.Known == broker.KnownUnknown {
-			s.Unknown++
-		}
-		if row.CostMicro != 0 {
-			s.CostMicro[row.Currency] += row.CostMicro
-		}
-	})
-	for _, path := range slackgate.Paths {
-		r.run.Spend = append(r.run.Spend, *sums[path])
-	}
-	return err
+// books are the two ledgers of a run, by path.
+type books struct {
+	spend  [slackgate.NumPaths]SpendSum
+	misses [slackgate.NumPaths]map[broker.Cause]int64
 }
 
-func (r *player) misses(ctx context.Context, fromMS int64) error {
-	type key struct {
-		path  slackgate.Path
-		cause broker.Cause
+func (b *books) miss(path slackgate.Path, cause broker.Cause) {
+	if b.misses[path] == nil {
+		b.misses[path] = map[broker.Cause]int64{}
 	}
-	sums := map[key]int64{}
-	err := rowsOf(ctx, r.api, ledger.Misses, fromMS, func(row *broker.MissRow) {
-		if _, ours := r.byID[row.JobID]; ours {
-			sums[key{row.Path, row.Cause}]++
+	b.misses[path][cause]++
+}
+
+func (b *books) pay(row *broker.SpendRow) {
+	s := &b.spend[row.Path]
+	s.Attempts++
+	s.InputTokens += row.InputTokens
+	s.OutputTokens += row.OutputTokens
+	if row.Known == broker.KnownUnknown {
+		s.Unknown++
+	}
+	if row.CostMicro != 0 {
+		if s.CostMicro == nil {
+			s.CostMicro = map[string]int64{}
 		}
-	})
+		s.CostMicro[row.Currency] += row.CostMicro
+	}
+}
+
+// sums are the books as the evidence has them.
+func (b *books) sums() (spend []SpendSum, misses []MissSum) {
 	for _, path := range slackgate.Paths {
+		s := b.spend[path]
+		s.Path = path
+		if s.CostMicro == nil {
+			s.CostMicro = map[string]int64{}
+		}
+		spend = append(spend, s)
 		for _, cause := range broker.Causes {
-			if n := sums[key{path, cause}]; n > 0 {
-				r.run.Misses = append(r.run.Misses, MissSum{path, cause, n})
+			if n := b.misses[path][cause]; n > 0 {
+				misses = append(misses, MissSum{path, cause, n})
 			}
 		}
 	}
+	return spend, misses
+}
+
+// ledgers reads what the two ledgers have of this run's jobs.
+func (r *player) ledgers(ctx context.Context, fromMS int64) error {
+	var b books
+	err := rowsOf(ctx, r.api, ledger.Spend, fromMS, func(row *broker.SpendRow) {
+		if _, ours := r.byID[row.JobID]; ours {
+			b.pay(row)
+		}
+	})
+	if err == nil {
+		err = rowsOf(ctx, r.api, ledger.Misses, fromMS, func(row *broker.MissRow) {
+			if _, ours := r.byID[row.JobID]; ours {
+				b.miss(row.Path, row.Cause)
+			}
+		})
+	}
+	r.run.Spend, r.run.Misses = b.sums()
 	return err
 }
 

@@ -21,8 +21,7 @@ func (r *Run) Compare(p *Plan) {
 	if len(jobs) == 0 {
 		return
 	}
-	w := simulate.Workload{Name: p.Name, Slices: 1, Make: func(uint64) []simulate.Arrival { return arrivals(p, jobs) }}
-	s := r.measured(p)
+	w, s := p.workload(jobs), r.measured(p)
 	r.Compared = []Compared{{
 		Name: "this run", Usable: new(r.Metrics["usable"]), Late: new(r.Metrics["late"]), Dropped: new(r.Metrics["expired"]),
 		Rejected: new(r.Metrics["rejected"] + r.Metrics["undecided"]), WastedS: new(r.Metrics["wasted_s"]), Note: "as it was",
@@ -50,7 +49,7 @@ func (r *Run) Compare(p *Plan) {
 // measured is the run's own service: its calls, by the time they started.
 func (r *Run) measured(p *Plan) simulate.Service {
 	type call struct {
-		at     int64
+		atMS   int64
 		served simulate.Served
 	}
 	var calls [slackgate.NumPaths][]call
@@ -74,26 +73,25 @@ func (r *Run) measured(p *Plan) simulate.Service {
 			}
 		case broker.OutcomeUsable, broker.OutcomeExpired, broker.OutcomeCancelled:
 		}
-		calls[j.Path] = append(calls[j.Path], call{j.ClaimedMS(), v})
+		calls[j.Path] = append(calls[j.Path], call{j.ClaimedAtMS(), v})
 	}
-	out := simulate.Service{Name: "measured"}
 	for _, path := range slackgate.Paths {
-		pool := p.Pool(path)
-		out.Workers[path] = r.Slots[path]
-		out.Belief[path] = slackgate.FixedBelief(max(pool.P95MS, 1), max(pool.HoldP95MS, pool.P95MS, 1))
-		slices.SortFunc(calls[path], func(a, b call) int { return int(a.at - b.at) })
+		slices.SortFunc(calls[path], func(a, b call) int { return int(a.atMS - b.atMS) })
 	}
-	out.Serve = func(c *simulate.Call) simulate.Served {
+	out := p.service()
+	out.Workers, out.Times = r.Slots, simulate.ByStart
+	serve := func(c *simulate.Call) simulate.Served {
 		of := calls[c.Path]
 		if len(of) == 0 {
 			pool := p.Pool(c.Path)
 			return simulate.Served{FirstMS: pool.P95MS, HoldMS: max(pool.HoldP95MS, pool.P95MS)}
 		}
-		k, _ := slices.BinarySearchFunc(of, c.AtMS, func(x call, at int64) int { return int(x.at - at) })
-		if k == len(of) || k > 0 && c.AtMS-of[k-1].at <= of[k].at-c.AtMS {
+		k, _ := slices.BinarySearchFunc(of, c.AtMS, func(x call, at int64) int { return int(x.atMS - at) })
+		if k == len(of) || k > 0 && c.AtMS-of[k-1].atMS <= of[k].atMS-c.AtMS {
 			k--
 		}
 		return of[k].served
 	}
+	out.Start = func([]simulate.Arrival, uint64) func(*simulate.Call) simulate.Served { return serve }
 	return out
 }

@@ -113,11 +113,11 @@ func (j *Job) Admitted() bool { return j.Path != slackgate.Reject }
 // Undecided reports whether nothing could be promised: a 503, or no answer.
 func (j *Job) Undecided() bool { return j.Reason.Unavailable() || j.Reason == "" && !j.Admitted() }
 
-// ClaimedMS and EndedMS are instants of the run.
-func (j *Job) ClaimedMS() int64 { return j.AtMS + int64(j.ToldMS) + j.WaitMS }
+// ClaimedAtMS and EndedAtMS are instants of the run.
+func (j *Job) ClaimedAtMS() int64 { return j.AtMS + int64(j.ToldMS) + j.WaitMS }
 
-// EndedMS is when the job ended.
-func (j *Job) EndedMS() int64 { return j.AtMS + int64(j.ToldMS) + j.ElapsedMS }
+// EndedAtMS is when the job ended.
+func (j *Job) EndedAtMS() int64 { return j.AtMS + int64(j.ToldMS) + j.ElapsedMS }
 
 // Done is an event that was carried out.
 type Done struct {
@@ -270,7 +270,7 @@ func b2i(b bool) int {
 // LengthMS is when the run's last job had ended.
 func (r *Run) LengthMS() (end int64) {
 	for i := range r.Jobs {
-		end = max(end, r.Jobs[i].AtMS+int64(r.Jobs[i].ToldMS), r.Jobs[i].EndedMS())
+		end = max(end, r.Jobs[i].AtMS+int64(r.Jobs[i].ToldMS), r.Jobs[i].EndedAtMS())
 	}
 	return end
 }

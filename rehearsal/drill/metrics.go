@@ -174,7 +174,7 @@ func (r *Run) count(warmupMS int64) {
 		case broker.OutcomeCancelled:
 		}
 		if j.Outcome.Miss() {
-			phase = phaseOf(j.EndedMS()) // a miss is one when it ends
+			phase = phaseOf(j.EndedAtMS()) // a miss is one when it ends
 			add("missed")
 		}
 	}

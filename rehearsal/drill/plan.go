@@ -163,6 +163,11 @@ func (e *Event) String() string {
 	return b.String()
 }
 
+// done is the event as carried out at a time.
+func (e *Event) done(atMS int64) Done {
+	return Done{AtMS: atMS, What: e.String(), Breaks: e.Do.breaks(), Mends: e.Do.mends()}
+}
+
 // Plans returns every plan that is built in, in the order in which they are
 // best run.
 func Plans() []*Plan {

@@ -178,7 +178,7 @@ func (r *player) do(ctx context.Context, e *Event) {
 	r.did = append(r.did, e)
 	r.mu.Unlock()
 	err := r.target.Do(ctx, e)
-	d := Done{AtMS: e.AtMS, What: e.String(), Breaks: e.Do.breaks(), Mends: e.Do.mends()}
+	d := e.done(e.AtMS)
 	if !r.begin.IsZero() {
 		d.AtMS = r.sinceBegin()
 	}

@@ -1,10 +1,10 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -29,14 +29,16 @@ func CannotSimulate(p *Plan) string {
 	for i := range p.Events {
 		e := &p.Events[i]
 		switch e.Do {
-		case DoKillWorker, DoAddWorker, DoPauseStore, DoWakeStore:
-			return "the simulator has no " + map[bool]string{true: "store", false: "worker processes"}[e.Do == DoPauseStore || e.Do == DoWakeStore]
+		case DoKillWorker, DoAddWorker:
+			return "the simulator has no worker processes"
+		case DoPauseStore, DoWakeStore:
+			return "the simulator has no store"
 		case DoFlag:
 			if e.On != "ADMIT_FREE" && e.On != "ADMIT_PAID" {
 				return "the simulator does not know the flag " + e.On
 			}
 		case DoFault:
-			if _, ok := playable(e.Fault); !ok {
+			if _, ok := effectOf(e.Fault); !ok {
 				return "the simulator does not know the fault " + e.Fault
 			}
 		case DoHeal, DoClearFlag:
@@ -45,23 +47,35 @@ func CannotSimulate(p *Plan) string {
 	return ""
 }
 
-// plays is what a fault does to a call, as the simulator plays it.
-type plays uint8
+// effect is what a fault does to a call, as the simulator plays it.
+type effect struct {
+	// firstMS is when the first byte comes; 0: when it would without the fault.
+	firstMS int64
+	// timed: the event may say another time.
+	timed bool
+	fate  simulate.Fate
+}
 
-const (
-	playsSlow   plays = iota // the first byte comes later
-	playsSilent              // nothing ever comes
-	playsEmpty               // an answer without text
-	playsDown                // an error at once
-)
+var effects = map[string]effect{
+	"slow":         {firstMS: 6000, timed: true},
+	"slow.20s":     {firstMS: 20_000, timed: true},
+	"empty":        {timed: true, fate: simulate.Empty},
+	"silent":       {firstMS: simulate.Never},
+	"headers-only": {firstMS: simulate.Never},
+	"down":         {firstMS: 1, fate: simulate.Broken},
+	"reset":        {firstMS: 1, fate: simulate.Broken},
+	"throttled":    {firstMS: 1, fate: simulate.Broken},
+}
 
-func playable(fault string) (plays, bool) {
+// effectOf is a fault's effect; a variant that is not listed has that of the
+// name before the point.
+func effectOf(fault string) (effect, bool) {
+	if e, ok := effects[fault]; ok {
+		return e, true
+	}
 	name, _, _ := strings.Cut(fault, ".")
-	p, ok := map[string]plays{
-		"slow": playsSlow, "silent": playsSilent, "headers-only": playsSilent, "empty": playsEmpty,
-		"down": playsDown, "reset": playsDown, "throttled": playsDown,
-	}[name]
-	return p, ok
+	e, ok := effects[name]
+	return e, ok
 }
 
 // Simulate plays a plan in virtual time: not the processes, but the same gate,
@@ -86,16 +100,41 @@ func Simulate(_ context.Context, p *Plan, seed uint64) (*Run, error) {
 	}
 	policy.Recheck = !p.RecheckOff
 	policy.Cut = policy.Recheck // workers do; without the check they wait for what comes
-	_, seen := simulate.Replay(sim.workload(), sim.service(), policy, seed)
-	return sim.run(seen), nil
+	service := p.service()
+	service.Times, service.Closed = simulate.Drawn, sim.closed
+	service.Start = func([]simulate.Arrival, uint64) func(*simulate.Call) simulate.Served { return sim.serve }
+	_, seen := simulate.Replay(p.workload(schedule), service, policy, seed)
+	return sim.run(schedule, seen), nil
+}
+
+// workload is a schedule as the simulator takes it.
+func (p *Plan) workload(schedule []Arrival) simulate.Workload {
+	prefer, _ := p.Class.Prefer.Paths() // checked with the plan
+	return simulate.Workload{Name: p.Name, Slices: 1, Make: func(uint64) []simulate.Arrival {
+		out := make([]simulate.Arrival, len(schedule))
+		for i, a := range schedule {
+			out[i] = simulate.Arrival{AtMS: a.AtMS, DeadlineInMS: p.Class.DeadlineMS, ReserveMS: p.Class.ReserveMS, Prefer: prefer}
+		}
+		return out
+	}}
+}
+
+// service is what the plan declares of its pools, as the simulator takes it. How
+// long calls take is not in it.
+func (p *Plan) service() (s simulate.Service) {
+	for _, path := range slackgate.Paths {
+		pool := p.Pool(path)
+		s.Workers[path] = pool.Slots
+		s.Belief[path] = slackgate.FixedBelief(max(pool.P95MS, 1), max(pool.HoldP95MS, pool.P95MS, 1))
+	}
+	return s
 }
 
 // simulation is a plan in the simulator's terms.
 type simulation struct {
 	plan  *Plan
-	jobs  []simulate.Arrival
 	pools [slackgate.NumPaths][]simLab
-	met   map[int]int // how many calls have met the plan's event
+	met   map[*Event]int // how many calls have met a fault
 }
 
 // simLab is one backend. Profiles are drawn per job, so that a job has the
@@ -105,11 +144,11 @@ type simLab struct {
 
 	first  []int64 // by job
 	tailMS int64
-	events []Event
+	events []*Event
 }
 
 func newSimulation(p *Plan, schedule []Arrival, seed uint64) (*simulation, error) {
-	s := &simulation{plan: p, jobs: arrivals(p, schedule), met: map[int]int{}}
+	s := &simulation{plan: p, met: map[*Event]int{}}
 	for _, path := range slackgate.Paths {
 		for _, l := range p.Pool(path).Labs {
 			sl := simLab{Lab: l, first: make([]int64, len(schedule))}
@@ -130,8 +169,8 @@ func newSimulation(p *Plan, schedule []Arrival, seed uint64) (*simulation, error
 				return nil, fmt.Errorf("%s: the simulator wants a tail in time: %w", l.Name, err)
 			}
 			sl.tailMS = tail.Milliseconds()
-			for _, e := range p.Events {
-				if e.On == l.Name {
+			for i := range p.Events {
+				if e := &p.Events[i]; e.On == l.Name {
 					sl.events = append(sl.events, e)
 				}
 			}
@@ -141,61 +180,21 @@ func newSimulation(p *Plan, schedule []Arrival, seed uint64) (*simulation, error
 	return s, nil
 }
 
-// arrivals are a schedule as the simulator takes it.
-func arrivals(p *Plan, schedule []Arrival) []simulate.Arrival {
-	prefer, _ := p.Class.Prefer.Paths() // checked with the plan
-	out := make([]simulate.Arrival, len(schedule))
-	for i, a := range schedule {
-		out[i] = simulate.Arrival{AtMS: a.AtMS, DeadlineMS: p.Class.DeadlineMS, ReserveMS: p.Class.ReserveMS, Prefer: prefer}
-	}
-	return out
-}
-
-func (s *simulation) workload() simulate.Workload {
-	return simulate.Workload{Name: s.plan.Name, Slices: 1, Make: func(uint64) []simulate.Arrival { return s.jobs }}
-}
-
-// random reports whether service times are not known before the call.
-func (s *simulation) random() bool {
-	for _, path := range slackgate.Paths {
-		for i := range s.pools[path] {
-			if strings.HasPrefix(s.pools[path][i].FirstByte, "lognormal") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (s *simulation) service() simulate.Service {
-	out := simulate.Service{Name: s.plan.Name, Random: s.random(), Serve: s.serve, Closed: s.closed}
-	for _, path := range slackgate.Paths {
-		pool := s.plan.Pool(path)
-		out.Workers[path] = pool.Slots
-		out.Belief[path] = slackgate.FixedBelief(max(pool.P95MS, 1), max(pool.HoldP95MS, pool.P95MS, 1))
-	}
-	return out
-}
-
 // closed tells whether the plan's flags have closed a pool by then.
 func (s *simulation) closed(path slackgate.Path, atMS int64) bool {
 	name := "ADMIT_" + strings.ToUpper(path.String())
 	shut := false
 	for i := range s.plan.Events {
-		e := &s.plan.Events[i]
-		if e.AtMS > atMS || e.On != name {
-			continue
+		if e := &s.plan.Events[i]; e.AtMS <= atMS && e.On == name {
+			shut = e.Do == DoFlag && (e.Value == "0" || e.Value == "false")
 		}
-		shut = e.Do == DoFlag && (e.Value == "0" || e.Value == "false")
 	}
 	return shut
 }
 
-// state is the fault that is set at a time; nil: none.
-func (l *simLab) state(atMS int64) *Event {
-	var now *Event
-	for i := range l.events {
-		e := &l.events[i]
+// fault is the fault that is set at a time; nil: none.
+func (l *simLab) fault(atMS int64) (now *Event) {
+	for _, e := range l.events {
 		if e.AtMS > atMS {
 			break
 		}
@@ -207,10 +206,27 @@ func (l *simLab) state(atMS int64) *Event {
 	return now
 }
 
+// call is when a backend's first byte comes for a job whose call starts at a
+// time, and what comes.
+func (s *simulation) call(l *simLab, job int, atMS int64) (firstMS int64, fate simulate.Fate) {
+	healthy := l.first[job]
+	e := l.fault(atMS)
+	if e == nil {
+		return healthy, simulate.Answered
+	}
+	if s.met[e]++; e.Count > 0 && s.met[e] > e.Count {
+		return healthy, simulate.Answered
+	}
+	what, _ := effectOf(e.Fault)
+	if what.timed && e.MS > 0 {
+		return e.MS, what.fate
+	}
+	return cmp.Or(what.firstMS, healthy), what.fate
+}
+
 // serve is a call with the failover of the product: the same plan of attempts,
 // with each backend's declared p95.
 func (s *simulation) serve(c *simulate.Call) simulate.Served {
-	pool := s.plan.Pool(c.Path)
 	labs := s.pools[c.Path]
 	out := simulate.Served{FirstMS: simulate.Never, Fate: simulate.Broken}
 	slack := c.SlackMS
@@ -218,7 +234,7 @@ func (s *simulation) serve(c *simulate.Call) simulate.Served {
 		slack = simulate.Never / 2
 	}
 	spent := int64(0)
-	in := attempt.PlanInput{Share: attempt.DefaultShare, Cap: time.Duration(pool.CapMS) * time.Millisecond}
+	in := attempt.PlanInput{Share: attempt.DefaultShare, Cap: time.Duration(s.plan.Pool(c.Path).CapMS) * time.Millisecond}
 	for len(labs) > 0 {
 		in.P95 = in.P95[:0]
 		for i := range labs {
@@ -227,29 +243,15 @@ func (s *simulation) serve(c *simulate.Call) simulate.Served {
 		in.Slack = time.Duration(min(slack-spent, maxSlackMS)) * time.Millisecond
 		next := attempt.Next(in)
 		if next.Index < 0 {
-			if !c.Patient && out.Attempts == 0 && s.plan.RecheckOff {
-				next = attempt.Plan{Index: 0, FirstByte: in.Slack, Last: true} // without the check it is called all the same
-			} else {
+			if c.Patient || out.Attempts > 0 || !s.plan.RecheckOff {
 				break
 			}
+			next = attempt.Plan{Index: 0, FirstByte: in.Slack, Last: true} // without the check it is called all the same
 		}
 		l := &labs[next.Index]
 		labs = labs[next.Index+1:]
 		out.Backend, out.Attempts = l.Name, out.Attempts+1
-		first, fate := l.first[c.Job], simulate.Answered
-		if e := l.state(c.AtMS + spent); e != nil && s.meets(e) {
-			what, _ := playable(e.Fault)
-			switch what {
-			case playsSlow:
-				first = faultMS(e, first)
-			case playsSilent:
-				first = simulate.Never
-			case playsEmpty:
-				first, fate = faultMS(e, first), simulate.Empty
-			case playsDown:
-				first, fate = 1, simulate.Broken
-			}
-		}
+		first, fate := s.call(l, c.Job, c.AtMS+spent)
 		budget := next.FirstByte.Milliseconds()
 		switch {
 		case first > budget: // cut at its share, or at the end of the slack
@@ -270,74 +272,42 @@ func (s *simulation) serve(c *simulate.Call) simulate.Served {
 // maxSlackMS keeps a slack inside a time.Duration.
 const maxSlackMS = 7 * 24 * 3600 * 1000
 
-// faultMS is when the first byte comes under a fault.
-func faultMS(e *Event, healthy int64) int64 {
-	switch {
-	case e.MS > 0:
-		return e.MS
-	case e.Fault == "slow.20s":
-		return 20_000
-	case strings.HasPrefix(e.Fault, "slow"):
-		return 6000
-	}
-	return healthy
-}
-
-// meets reports whether a call is among those that a fault is for, and counts
-// it.
-func (s *simulation) meets(e *Event) bool {
-	if e.Count == 0 {
-		return true
-	}
-	at := slices.IndexFunc(s.plan.Events, func(x Event) bool { return x == *e })
-	s.met[at]++
-	return s.met[at] <= e.Count
-}
-
 // run is what the simulator saw, as a live run would tell it.
-func (s *simulation) run(seen []simulate.JobRun) *Run {
+func (s *simulation) run(schedule []Arrival, seen []simulate.JobRun) *Run {
 	r := &Run{Jobs: make([]Job, len(seen))}
 	for _, path := range slackgate.Paths {
 		r.Slots[path] = s.plan.Pool(path).Slots
 	}
-	for _, e := range s.plan.Events {
-		r.Done = append(r.Done, Done{AtMS: e.AtMS, What: e.String(), Breaks: e.Do.breaks(), Mends: e.Do.mends()})
+	for i := range s.plan.Events {
+		e := &s.plan.Events[i]
+		r.Done = append(r.Done, e.done(e.AtMS))
 	}
-	misses := map[MissSum]int64{}
+	var books books
 	for i := range seen {
 		j := &r.Jobs[i]
-		*j = simulated(&s.jobs[i], &seen[i])
-		if j.Outcome.Miss() && j.Outcome != "" {
-			misses[MissSum{Path: j.Path, Cause: j.Cause}]++
+		*j = s.plan.job(schedule[i].AtMS, &seen[i])
+		books.spend[j.Path].Attempts += int64(j.Attempts)
+		if j.Outcome != "" && j.Outcome.Miss() {
+			books.miss(j.Path, j.Cause)
 		}
 		if j.Attempts > 0 {
-			r.Calls = append(r.Calls, Call{
-				Backend: j.Backend, Job: i, AtMS: j.ClaimedMS(), FirstMS: j.FirstByteMS, ElapsedMS: j.ElapsedMS - j.WaitMS,
-				Ended: map[bool]string{true: "ok", false: "client_gone"}[j.Outcome == broker.OutcomeUsable],
-			})
+			c := Call{
+				Backend: j.Backend, Job: i, AtMS: j.ClaimedAtMS(), FirstMS: j.FirstByteMS, ElapsedMS: j.ElapsedMS - j.WaitMS, Ended: "client_gone",
+			}
+			if j.Outcome == broker.OutcomeUsable {
+				c.Ended = "ok"
+			}
+			r.Calls = append(r.Calls, c)
 		}
 	}
-	for _, path := range slackgate.Paths {
-		sum := SpendSum{Path: path, CostMicro: map[string]int64{}}
-		for i := range r.Jobs {
-			if r.Jobs[i].Path == path {
-				sum.Attempts += int64(r.Jobs[i].Attempts)
-			}
-		}
-		r.Spend = append(r.Spend, sum)
-		for _, cause := range broker.Causes {
-			if n := misses[MissSum{Path: path, Cause: cause}]; n > 0 {
-				r.Misses = append(r.Misses, MissSum{path, cause, n})
-			}
-		}
-	}
+	r.Spend, r.Misses = books.sums()
 	return r
 }
 
-// simulated is one job of the simulator's as a producer would have seen it.
-func simulated(a *simulate.Arrival, s *simulate.JobRun) Job {
+// job is one job of the simulator's as a producer would have seen it.
+func (p *Plan) job(atMS int64, s *simulate.JobRun) Job {
 	j := Job{
-		AtMS: a.AtMS, Path: s.Result.Path, Reason: s.Result.Reason, SlackMS: s.Result.SlackMS,
+		AtMS: atMS, Path: s.Result.Path, Reason: s.Result.Reason, SlackMS: s.Result.SlackMS,
 		PredictedWaitMS: s.Result.PredictedWaitMS, FirstByteMS: -1,
 	}
 	asked := s.Result.Path
@@ -349,10 +319,10 @@ func simulated(a *simulate.Arrival, s *simulate.JobRun) Job {
 		return j
 	}
 	j.Path, j.Backend, j.Attempts = s.Path, s.Backend, s.Attempts
-	j.ElapsedMS = s.EndedAtMS - a.AtMS
-	j.AnswerMS, j.OverMS, j.WaitMS = float64(j.ElapsedMS), j.ElapsedMS-a.DeadlineMS, j.ElapsedMS
+	j.ElapsedMS = s.EndedAtMS - atMS
+	j.AnswerMS, j.OverMS, j.WaitMS = float64(j.ElapsedMS), j.ElapsedMS-p.Class.DeadlineMS, j.ElapsedMS
 	if s.ClaimedAtMS >= 0 {
-		j.WaitMS = s.ClaimedAtMS - a.AtMS
+		j.WaitMS = s.ClaimedAtMS - atMS
 	}
 	if s.FirstAtMS >= 0 {
 		j.FirstByteMS = s.FirstAtMS - s.ClaimedAtMS
@@ -364,7 +334,7 @@ func simulated(a *simulate.Arrival, s *simulate.JobRun) Job {
 		j.Outcome, j.Cause = broker.OutcomeExpired, broker.CauseExpiredInQueue
 	case s.Fate == simulate.Empty:
 		j.Outcome, j.Cause = broker.OutcomeEmpty, broker.CauseEmpty
-	case s.Fate == simulate.Broken && j.OverMS < -a.ReserveMS:
+	case s.Fate == simulate.Broken && j.OverMS < -p.Class.ReserveMS:
 		j.Outcome, j.Cause = broker.OutcomeFailed, broker.CauseFailed
 	case s.FirstAtMS < 0:
 		j.Outcome, j.Cause = broker.OutcomeLate, broker.CauseLateFirstByte

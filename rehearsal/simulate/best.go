@@ -1,7 +1,7 @@
 package simulate
 
 import (
-	"math/rand/v2"
+	"slices"
 	"sort"
 
 	"leeway/slackgate"
@@ -30,21 +30,18 @@ func BestPossible(w Workload, s Service, seed uint64) Best {
 	if len(jobs) == 0 {
 		return b
 	}
-	if s.Serve != nil {
-		b.Ceiling = ceiling(jobs, &s, seed)
-		if !s.Random {
-			b.Bound = reach(jobs, &s)
+	serve, workers := s.Start(jobs, seed), s.workers()
+	if s.Times == Equal {
+		t := timesOf(serve)
+		b.Bound = min(len(jobs), slots(jobs, &t, workers), fluid(jobs, &t, workers))
+		if len(w.Classes) == 0 {
+			b.PaidCalls = max(0, b.Bound-freeAlone(jobs, &t, workers[slackgate.Free]))
 		}
 		return b
 	}
-	if s.Random || s.SlowBy > 0 {
-		b.Ceiling = ceiling(jobs, &s, seed)
-		return b
-	}
-	t := timesOf(&s, &jobs[0])
-	b.Bound = min(len(jobs), slots(jobs, &t, s.workers()), fluid(jobs, &t, s.workers()))
-	if len(w.Classes) == 0 {
-		b.PaidCalls = max(0, b.Bound-freeAlone(jobs, &t, s.workers()[slackgate.Free]))
+	b.Ceiling = ceiling(jobs, serve, workers)
+	if s.Times == ByStart {
+		b.Bound = reach(jobs, serve, workers)
 	}
 	return b
 }
@@ -52,17 +49,17 @@ func BestPossible(w Workload, s Service, seed uint64) Best {
 // times are the equal services of each pool.
 type times struct{ first, hold [slackgate.NumPaths]int64 }
 
-func timesOf(s *Service, job *Arrival) (t times) {
-	rng := rand.New(rand.NewPCG(1, 2))
+func timesOf(serve func(*Call) Served) (t times) {
 	for _, path := range slackgate.Paths {
-		t.first[path], t.hold[path] = s.Draw(rng, path, job)
+		v := serve(&Call{Path: path})
+		t.first[path], t.hold[path] = v.FirstMS, v.HoldMS
 	}
 	return t
 }
 
-// latest is the last instant at which a job may start in a pool and be usable.
-func (t *times) latest(j *Arrival, path slackgate.Path) int64 {
-	return j.AtMS + min(j.DeadlineMS-j.ReserveMS-t.first[path], j.DeadlineMS-t.hold[path])
+// latestAtMS is the last instant at which a job may start in a pool and be usable.
+func (t *times) latestAtMS(j *Arrival, path slackgate.Path) int64 {
+	return min(j.firstDueAtMS()-t.first[path], j.lastDueAtMS()-t.hold[path])
 }
 
 // slots counts how often each worker can start between the first arrival and
@@ -72,7 +69,7 @@ func slots(jobs []Arrival, t *times, workers [slackgate.NumPaths]int) int {
 	for _, path := range slackgate.Paths {
 		last := int64(-1)
 		for i := range jobs {
-			last = max(last, t.latest(&jobs[i], path))
+			last = max(last, t.latestAtMS(&jobs[i], path))
 		}
 		if span := last - jobs[0].AtMS; span >= 0 {
 			n += workers[path] * int(span/t.hold[path]+1)
@@ -120,12 +117,10 @@ func fluid(jobs []Arrival, t *times, workers [slackgate.NumPaths]int) int {
 		serve(float64(jobs[i].AtMS))
 		end := int64(-1)
 		for _, path := range slackgate.Paths {
-			end = max(end, t.latest(&jobs[i], path)+t.hold[path])
+			end = max(end, t.latestAtMS(&jobs[i], path)+t.hold[path])
 		}
 		at := sort.Search(len(open), func(k int) bool { return open[k].end > end })
-		open = append(open, part{})
-		copy(open[at+1:], open[at:])
-		open[at] = part{end, 1}
+		open = slices.Insert(open, at, part{end, 1})
 		last = max(last, end)
 	}
 	serve(float64(last))
@@ -139,14 +134,9 @@ func freeAlone(jobs []Arrival, t *times, workers int) int {
 	free := make([]int64, workers)
 	n := 0
 	for i := range jobs {
-		w := 0
-		for k := range free {
-			if free[k] < free[w] {
-				w = k
-			}
-		}
+		w := slices.Index(free, slices.Min(free))
 		start := max(free[w], jobs[i].AtMS)
-		if start <= t.latest(&jobs[i], slackgate.Free) {
+		if start <= t.latestAtMS(&jobs[i], slackgate.Free) {
 			free[w] = start + t.hold[slackgate.Free]
 			n++
 		}
@@ -158,95 +148,77 @@ func freeAlone(jobs []Arrival, t *times, workers int) int {
 // that can still be started, know nothing of its service, and owe each answer
 // only by the time at which that of the newest job is due: jobs whose services
 // are not known are as good as each other.
-func ceiling(jobs []Arrival, s *Service, seed uint64) int {
-	var first, hold [][slackgate.NumPaths]int64
-	if s.Serve == nil {
-		first, hold = draw(jobs, s, seed)
-	}
+func ceiling(jobs []Arrival, serve func(*Call) Served, size [slackgate.NumPaths]int) int {
 	type worker struct {
-		path slackgate.Path
-		free int64
+		path     slackgate.Path
+		freeAtMS int64
 	}
 	var workers []worker
 	for _, path := range slackgate.Paths {
-		for range s.workers()[path] {
+		for range size[path] {
 			workers = append(workers, worker{path: path})
 		}
 	}
-	due := func(i int) int64 { return jobs[i].AtMS + jobs[i].DeadlineMS - jobs[i].ReserveMS }
 	usable, arrived, taken := 0, 0, 0
-	newest, last := int64(-1), int64(-1)
+	firstDue, lastDue := int64(-1), int64(-1) // of the newest job
 	for {
 		w := &workers[0]
 		for k := range workers {
-			if workers[k].free < w.free {
+			if workers[k].freeAtMS < w.freeAtMS {
 				w = &workers[k]
 			}
 		}
-		now := w.free
+		now := w.freeAtMS
 		for arrived < len(jobs) && jobs[arrived].AtMS <= now {
-			newest, last = max(newest, due(arrived)), max(last, jobs[arrived].AtMS+jobs[arrived].DeadlineMS)
+			firstDue, lastDue = max(firstDue, jobs[arrived].firstDueAtMS()), max(lastDue, jobs[arrived].lastDueAtMS())
 			arrived++
 		}
-		for taken < arrived && due(taken) <= now {
+		for taken < arrived && jobs[taken].firstDueAtMS() <= now {
 			taken++
 		}
 		if taken == arrived {
 			if arrived == len(jobs) {
 				return usable
 			}
-			w.free = jobs[arrived].AtMS
+			w.freeAtMS = jobs[arrived].AtMS
 			continue
 		}
-		var firstAt int64
-		fate := Answered
-		if s.Serve != nil {
-			v := s.Serve(&Call{Job: taken, Path: w.path, AtMS: now, SlackMS: newest - now, LeftMS: last - now})
-			firstAt, fate, w.free = now+min(v.FirstMS, farMS), v.Fate, now+max(v.HoldMS, 1)
-		} else {
-			by := s.slowness(now)
-			firstAt = now + int64(float64(first[taken][w.path])*by)
-			w.free = now + int64(float64(hold[taken][w.path])*by)
-		}
-		if fate == Answered && firstAt <= newest && w.free <= last {
+		v := serve(&Call{Job: taken, Path: w.path, AtMS: now, SlackMS: firstDue - now, LeftMS: lastDue - now})
+		w.freeAtMS = now + max(v.HoldMS, 1)
+		if v.Fate == Answered && now+v.FirstMS <= firstDue && w.freeAtMS <= lastDue {
 			usable++
 		}
 		taken++
 	}
 }
 
-// slowness is the factor for a call that starts at ms.
-func (s *Service) slowness(ms int64) float64 {
-	if s.SlowBy > 0 && ms >= s.SlowFromMS {
-		return s.SlowBy
-	}
-	return 1
-}
-
-// reachStepMS is the grid on which [reach] looks for the fastest call.
-const reachStepMS = 50
+// reachStepMS is the grid on which [reach] looks for the fastest call, reachJobs
+// how many jobs' calls stand for all of them.
+const (
+	reachStepMS = 50
+	reachJobs   = 8
+)
 
 // reach is the most calls that workers could bring to a useful end between the
 // first arrival and the last due time, where services depend on the time of the
 // call and not on the job: each worker takes the fastest call it can have now
 // or, if waiting pays, a little later. It asks nothing of deadlines in between,
 // so that it may be more than can be had, and is never less.
-func reach(jobs []Arrival, s *Service) int {
+func reach(jobs []Arrival, serve func(*Call) Served, size [slackgate.NumPaths]int) int {
 	from, firstDue, lastDue := jobs[0].AtMS, int64(0), int64(0)
 	for i := range jobs {
-		firstDue = max(firstDue, jobs[i].AtMS+jobs[i].DeadlineMS-jobs[i].ReserveMS)
-		lastDue = max(lastDue, jobs[i].AtMS+jobs[i].DeadlineMS)
+		firstDue = max(firstDue, jobs[i].firstDueAtMS())
+		lastDue = max(lastDue, jobs[i].lastDueAtMS())
 	}
 	n := 0
 	for _, path := range slackgate.Paths {
-		workers := s.workers()[path]
-		if workers == 0 {
+		if size[path] == 0 {
 			continue
 		}
 		fastest := func(at int64) int64 {
 			end := lastDue + 1
 			for i := 0; i < len(jobs); i += max(1, len(jobs)/reachJobs) {
-				v := s.Serve(&Call{Job: i, Path: path, AtMS: at, SlackMS: firstDue - at, LeftMS: lastDue - at})
+				v := serve(&Call{Job: i, Path: path, AtMS: at, SlackMS: firstDue - at, LeftMS: lastDue - at})
 				if v.Fate == Answered && at+v.FirstMS <= firstDue {
 					end = min(end, at+max(v.HoldMS, 1))
 				}
@@ -261,7 +233,7 @@ func reach(jobs []Arrival, s *Service) int {
 			soonest = min(soonest, fastest(from+int64(k)*reachStepMS))
 			later[k] = soonest
 		}
-		for now := from; now <= firstDue; n += workers {
+		for now := from; now <= firstDue; n += size[path] {
 			end := min(fastest(now), later[(now-from)/reachStepMS+1])
 			if end > lastDue {
 				break
@@ -271,6 +243,3 @@ func reach(jobs []Arrival, s *Service) int {
 	}
 	return min(n, len(jobs))
 }
-
-// reachJobs is how many jobs' calls stand for all of them.
-const reachJobs = 8

@@ -45,15 +45,6 @@ func (over Sharding) Check(s *Service) error {
 	return nil
 }
 
-// ReplaySharded is [Replay] over shards. With one it is the same run.
-func ReplaySharded(w Workload, s Service, p Policy, over Sharding, seed uint64) (Outcome, []JobRun, error) {
-	if err := over.Check(&s); err != nil {
-		return Outcome{}, nil, err
-	}
-	o, jobs := replay(w, s, p, over, seed)
-	return o, jobs, nil
-}
-
 // shard is a part of every pool, with a gate state of its own.
 type shard struct {
 	pools [slackgate.NumPaths]*pool
@@ -65,13 +56,13 @@ type shard struct {
 // chooser picks shards.
 type chooser struct {
 	Sharding
-	rng    *rand.Rand
-	idleMS int64 // the instant up to which idle slots are counted
+	rng      *rand.Rand
+	idleAtMS int64 // the instant up to which idle slots are counted
 }
 
 // split makes the shards.
 func (r *run) split(over Sharding, seed uint64) {
-	r.choice = chooser{Sharding: over, rng: rand.New(rand.NewPCG(seed, 3)), idleMS: startMS}
+	r.choice = chooser{Sharding: over, rng: rand.New(rand.NewPCG(seed, 3)), idleAtMS: startAtMS}
 	workers := r.service.workers()
 	for i := range over.Shards {
 		sh := &shard{view: &shard{}, viewAtMS: math.MinInt64}
@@ -80,7 +71,7 @@ func (r *run) split(over Sharding, seed uint64) {
 			p.workers = slackgate.Part(workers[path], i, over.Shards)
 			if r.policy.Learn {
 				p.learner = newLearner(&r.service.Belief[path])
-				p.belief = p.learner.belief(startMS, nil)
+				p.belief = p.learner.belief(startAtMS, nil)
 			}
 			sh.pools[path] = p
 			sh.view.pools[path] = &pool{path: path, list: p.list, workers: p.workers}
@@ -94,7 +85,7 @@ func (sh *shard) nextEnd() int64 {
 	end := int64(math.MaxInt64)
 	for _, path := range slackgate.Paths {
 		for i := range sh.pools[path].running {
-			end = min(end, sh.pools[path].running[i].doneMS)
+			end = min(end, sh.pools[path].running[i].doneAtMS)
 		}
 	}
 	return end
@@ -157,9 +148,8 @@ func (r *run) look(sh *shard, job int, now int64) (waitMS int64, waiting int) {
 // asOf, by its gate.
 func (r *run) waitIn(sh *shard, i int, asOf, now int64) int64 {
 	// The job has the slack that it has; only the shard is older.
-	job := slackgate.Job{
-		DeadlineMS: r.deadline(i) - (now - asOf), ReserveMS: r.jobs[i].ReserveMS, Prefer: r.jobs[i].Prefer,
-	}
+	job := r.jobs[i]
+	job.DeadlineMS -= now - asOf
 	if res := r.ask(sh, job, asOf); res.Admitted() {
 		return res.PredictedWaitMS
 	}
@@ -169,8 +159,8 @@ func (r *run) waitIn(sh *shard, i int, asOf, now int64) int64 {
 // countIdle counts, up to now, the slots that stood idle while a job waited for
 // the same pool in another shard. Within one shard there are none.
 func (r *run) countIdle(now int64) {
-	ms := now - r.choice.idleMS
-	r.choice.idleMS = now
+	ms := now - r.choice.idleAtMS
+	r.choice.idleAtMS = now
 	if len(r.shards) == 1 || ms <= 0 {
 		return
 	}

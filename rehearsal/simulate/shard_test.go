@@ -5,8 +5,18 @@ import (
 	"strings"
 	"testing"
 
+	"leeway/rehearsal/trace"
 	"leeway/slackgate"
 )
+
+// replaySharded is [Replay] over shards. With one it is the same run.
+func replaySharded(w Workload, s Service, p Policy, over Sharding, seed uint64) (Outcome, []JobRun, error) {
+	if err := over.Check(&s); err != nil {
+		return Outcome{}, nil, err
+	}
+	o, jobs := replay(w, s, p, over, seed)
+	return o, jobs, nil
+}
 
 // small is a deployment of eight and four workers; 16 jobs a second are nine
 // tenths of its load.
@@ -20,7 +30,7 @@ func TestOneShardIsTheUnshardedRun(t *testing.T) {
 	w, s := small(24, 45)
 	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, ListOrder, Predictive, PredictiveLearns, NoAdmission} {
 		want, wantJobs := Replay(w, s, p, 3)
-		got, gotJobs, err := ReplaySharded(w, s, p, Sharding{Shards: 1, Choices: 2, ViewAgeMS: 100}, 3)
+		got, gotJobs, err := replaySharded(w, s, p, Sharding{Shards: 1, Choices: 2, ViewAgeMS: 100}, 3)
 		if err != nil || !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotJobs, wantJobs) {
 			t.Errorf("%s: %+v over one shard, %+v without; %v", p.Name, got, want, err)
 		}
@@ -43,7 +53,7 @@ func TestShardsLoseNoJob(t *testing.T) {
 	arrivals := w.Make(1)
 	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns, NoAdmission} {
 		for _, over := range []Sharding{{2, 1, 0}, {3, 2, 0}, {4, 2, 250}} {
-			o, jobs, err := ReplaySharded(w, s, p, over, 1)
+			o, jobs, err := replaySharded(w, s, p, over, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +65,7 @@ func TestShardsLoseNoJob(t *testing.T) {
 				if ends := btoi(j.Usable) + btoi(j.Late) + btoi(j.Dropped) + btoi(j.Result.Path == slackgate.Reject); ends != 1 {
 					t.Errorf("%s, %+v: job %d has %d ends", p.Name, over, i, ends)
 				}
-				if due := arrivals[i].AtMS + arrivals[i].DeadlineMS; j.Usable && (j.EndedAtMS > due || j.FirstAtMS > due-arrivals[i].ReserveMS) {
+				if due := arrivals[i].lastDueAtMS(); j.Usable && (j.EndedAtMS > due || j.FirstAtMS > due-arrivals[i].ReserveMS) {
 					t.Errorf("%s, %+v: job %d is usable and ended at %d, due %d", p.Name, over, i, j.EndedAtMS, due)
 				}
 				usable += btoi(j.Usable)
@@ -112,13 +122,13 @@ func TestIdleBesideWaiting(t *testing.T) {
 	}}
 	seen := map[int64]int{}
 	for seed := uint64(1); seed <= 20; seed++ {
-		one, _, err := ReplaySharded(w, s, Predictive, Sharding{Shards: 2, Choices: 1}, seed)
+		one, _, err := replaySharded(w, s, Predictive, Sharding{Shards: 2, Choices: 1}, seed)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// In one shard the second waits 1000 ms beside an idle slot; else none.
 		seen[one.IdleWhileWaitingMS]++
-		two, jobs, err := ReplaySharded(w, s, Predictive, Sharding{Shards: 2, Choices: 2}, seed)
+		two, jobs, err := replaySharded(w, s, Predictive, Sharding{Shards: 2, Choices: 2}, seed)
 		if err != nil || two.IdleWhileWaitingMS != 0 || jobs[1].ClaimedAtMS != 200 {
 			t.Errorf("seed %d: the better of two: %+v, %+v, %v", seed, two, jobs[1], err)
 		}
@@ -139,7 +149,7 @@ func TestShardingThatCannotBe(t *testing.T) {
 		"4 workers, fewer than 5 shards":    {5, 2, 0},
 		"the free pool has 4 workers, fewe": {8, 2, 0},
 	} {
-		if _, _, err := ReplaySharded(w, s, Predictive, over, 1); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := replaySharded(w, s, Predictive, over, 1); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", over, err)
 		}
 		sc := Scenario{w, s, []Policy{Predictive}}
@@ -150,9 +160,9 @@ func TestShardingThatCannotBe(t *testing.T) {
 }
 
 func TestWholeTrace(t *testing.T) {
-	trace := AzureCode()
-	jobs := WholeTraceWorkload("code", trace, 128).Make(7)
-	if len(jobs) != len(trace) || jobs[0].AtMS != 0 {
+	requests := trace.AzureCode()
+	jobs := WholeTraceWorkload("code", requests, 128).Make(7)
+	if len(jobs) != len(requests) || jobs[0].AtMS != 0 {
 		t.Fatalf("%d jobs, the first at %d", len(jobs), jobs[0].AtMS)
 	}
 	for i := 1; i < len(jobs); i++ {
@@ -160,7 +170,7 @@ func TestWholeTrace(t *testing.T) {
 			t.Fatalf("job %d arrives before the one before it", i)
 		}
 	}
-	if at, want := jobs[len(jobs)-1].AtMS, int64(len(trace))*1000/128; at < want-1 || at > want {
+	if at, want := jobs[len(jobs)-1].AtMS, int64(len(requests))*1000/128; at < want-1 || at > want {
 		t.Errorf("the last job arrives at %d, want %d", at, want)
 	}
 }

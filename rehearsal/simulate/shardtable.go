@@ -2,9 +2,8 @@ package simulate
 
 import (
 	"fmt"
-	"io"
-	"math"
 
+	"leeway/rehearsal/trace"
 	"leeway/slackgate"
 )
 
@@ -18,7 +17,7 @@ const widePerSecond = 16 * articlePerSecond
 // package and random arrivals, at a load beyond what the workers can do and at
 // nine tenths of it.
 func ShardScenarios() []Scenario {
-	code, conversation := AzureCode(), AzureConversation()
+	code, conversation := trace.AzureCode(), trace.AzureConversation()
 	random := wide(LognormalService(0.5))
 	return []Scenario{
 		{WholeTraceWorkload("azure code", code, widePerSecond), wide(TokenService(code, 3)), []Policy{Predictive}},
@@ -29,8 +28,8 @@ func ShardScenarios() []Scenario {
 }
 
 // TraceShardScenarios is the same for a trace from outside.
-func TraceShardScenarios(name string, trace []Request) []Scenario {
-	return []Scenario{{WholeTraceWorkload(name, trace, widePerSecond), wide(TokenService(trace, 3)), []Policy{Predictive}}}
+func TraceShardScenarios(name string, requests []trace.Request) []Scenario {
+	return []Scenario{{WholeTraceWorkload(name, requests, widePerSecond), wide(TokenService(requests, 3)), []Policy{Predictive}}}
 }
 
 func wide(s Service) Service {
@@ -69,6 +68,9 @@ type ShardRow struct {
 	IdleWhileWaitingMS float64 `json:"idle_while_waiting_ms"`
 }
 
+// sharded is a run over shards beside the unsharded one of the same seed.
+type sharded struct{ whole, split verdicts }
+
 // verdicts is what a run is held against another by.
 type verdicts struct {
 	out   Outcome
@@ -85,6 +87,26 @@ func verdictsOf(o Outcome, jobs []JobRun) verdicts {
 	return v
 }
 
+func (s *sharded) lostUsable() int { return s.whole.out.Usable - s.split.out.Usable }
+
+func (s *sharded) sameVerdict() float64 {
+	same := 0
+	for k := range s.whole.paths {
+		if s.whole.paths[k] == s.split.paths[k] {
+			same++
+		}
+	}
+	return float64(same) / float64(max(1, len(s.whole.paths)))
+}
+
+func (s *sharded) byChance() (chance float64) {
+	jobs := float64(max(1, len(s.whole.paths)))
+	for path := range s.whole.count {
+		chance += float64(s.whole.count[path]) / jobs * float64(s.split.count[path]) / jobs
+	}
+	return chance
+}
+
 // ShardRows plays every policy over the seeds under each of the shardings, on
 // all processors, and emits each row as it is done. It asks stop before each
 // run and ends with its error, with that of emit, or with that of a sharding
@@ -97,22 +119,19 @@ func (s *Scenario) ShardRows(seeds int, overs []Sharding, stop func() error, emi
 	}
 	n := max(1, seeds)
 	for _, p := range s.Policies {
-		whole, split := make([]verdicts, n), make([]verdicts, n)
+		runs := make([]sharded, n)
 		if err := each(n, stop, func(i int) {
-			whole[i] = verdictsOf(Replay(s.Workload, s.Service, p, uint64(i)+1))
+			runs[i].whole = verdictsOf(Replay(s.Workload, s.Service, p, uint64(i)+1))
 		}); err != nil {
 			return err
 		}
 		for _, over := range overs {
 			if err := each(n, stop, func(i int) {
-				split[i] = verdictsOf(replay(s.Workload, s.Service, p, over, uint64(i)+1))
+				runs[i].split = verdictsOf(replay(s.Workload, s.Service, p, over, uint64(i)+1))
 			}); err != nil {
 				return err
 			}
-			r := shardRow(whole, split)
-			r.Workload, r.Service, r.Policy = s.Workload.Name, s.Service.Name, p.Name
-			r.Shards, r.Choices, r.ViewAgeMS = over.Shards, over.Choices, over.ViewAgeMS
-			if err := emit(r); err != nil {
+			if err := emit(s.shardRow(p, over, runs)); err != nil {
 				return err
 			}
 		}
@@ -120,63 +139,40 @@ func (s *Scenario) ShardRows(seeds int, overs []Sharding, stop func() error, emi
 	return nil
 }
 
-func shardRow(whole, split []verdicts) ShardRow {
-	r := ShardRow{Seeds: len(split)}
-	n, squares := float64(len(split)), 0.0
-	for i := range split {
-		a, b := &whole[i], &split[i]
-		r.Offered += float64(b.out.Offered)
-		r.Usable += float64(b.out.Usable)
-		r.Refused += float64(b.out.Rejected)
-		r.Late += float64(b.out.Late)
-		r.Dropped += float64(b.out.Dropped)
-		lost := float64(a.out.Usable - b.out.Usable)
-		r.LostUsable += lost
-		squares += lost * lost
-		r.IdleWhileWaitingMS += float64(b.out.IdleWhileWaitingMS)
-		same, chance, jobs := 0, 0.0, float64(max(1, len(a.paths)))
-		for k := range a.paths {
-			if a.paths[k] == b.paths[k] {
-				same++
-			}
-		}
-		for path := range a.count {
-			chance += float64(a.count[path]) / jobs * float64(b.count[path]) / jobs
-		}
-		r.SameVerdict += float64(same) / jobs
-		r.ByChance += chance
-	}
-	for _, sum := range []*float64{
-		&r.Offered, &r.Usable, &r.Refused, &r.Late, &r.Dropped, &r.LostUsable, &squares, &r.IdleWhileWaitingMS, &r.SameVerdict, &r.ByChance,
-	} {
-		*sum /= n
+func (s *Scenario) shardRow(p Policy, over Sharding, runs []sharded) ShardRow {
+	r := ShardRow{
+		Workload: s.Workload.Name, Service: s.Service.Name, Policy: p.Name,
+		Shards: over.Shards, Choices: over.Choices, ViewAgeMS: over.ViewAgeMS, Seeds: len(runs),
+		Offered:            mean(runs, func(s *sharded) int { return s.split.out.Offered }),
+		Usable:             mean(runs, func(s *sharded) int { return s.split.out.Usable }),
+		Refused:            mean(runs, func(s *sharded) int { return s.split.out.Rejected }),
+		Late:               mean(runs, func(s *sharded) int { return s.split.out.Late }),
+		Dropped:            mean(runs, func(s *sharded) int { return s.split.out.Dropped }),
+		LostUsable:         mean(runs, (*sharded).lostUsable),
+		LostUsableError:    standardError(runs, (*sharded).lostUsable),
+		SameVerdict:        mean(runs, (*sharded).sameVerdict),
+		ByChance:           mean(runs, (*sharded).byChance),
+		IdleWhileWaitingMS: mean(runs, func(s *sharded) int64 { return s.split.out.IdleWhileWaitingMS }),
 	}
 	r.Missed = r.Late + r.Dropped
-	if n > 1 {
-		r.LostUsableError = math.Sqrt(max(0, squares-r.LostUsable*r.LostUsable) / (n - 1))
-	}
 	return r
 }
 
 // shardColumns is the layout of the printed table of shards.
 const shardColumns = "  %6s %7s %5s %8s %16s %8s %7s %7s %9s %11s\n"
 
-// WriteShardHeading writes a scenario's name and the column heads.
-func WriteShardHeading(w io.Writer, r *ShardRow) error {
-	if _, err := fmt.Fprintf(w, "\n%s, %s, %s: %s offered\n", r.Workload, r.Service, r.Policy, number(r.Offered)); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, shardColumns, "shards", "choices", "seeds", "usable", "lost", "refused", "missed", "same", "by chance", "idle slots")
-	return err
+// Heading is a scenario's name and the column heads.
+func (r ShardRow) Heading() string {
+	return fmt.Sprintf("\n%s, %s, %s: %s offered\n", r.Workload, r.Service, r.Policy, number(r.Offered)) +
+		fmt.Sprintf(shardColumns, "shards", "choices", "seeds", "usable", "lost", "refused", "missed", "same", "by chance", "idle slots")
 }
 
-// WriteShardRow writes one row under its heading: what is lost with twice its
-// standard error, and the seconds for which slots were idle beside waiting jobs.
-func WriteShardRow(w io.Writer, r *ShardRow) error {
-	_, err := fmt.Fprintf(w, shardColumns, fmt.Sprint(r.Shards), fmt.Sprint(r.Choices), fmt.Sprint(r.Seeds),
+// Lines is the row under its heading: what is lost with twice its standard
+// error, and the seconds for which slots were idle beside waiting jobs.
+func (r ShardRow) Lines() string {
+	return fmt.Sprintf(shardColumns, fmt.Sprint(r.Shards), fmt.Sprint(r.Choices), fmt.Sprint(r.Seeds),
 		fmt.Sprintf("%.1f", r.Usable), fmt.Sprintf("%.1f +- %.1f", r.LostUsable, 2*r.LostUsableError),
 		fmt.Sprintf("%.1f", r.Refused), fmt.Sprintf("%.1f", r.Missed),
 		fmt.Sprintf("%.1f %%", 100*r.SameVerdict), fmt.Sprintf("%.1f %%", 100*r.ByChance),
 		fmt.Sprintf("%.1fs", r.IdleWhileWaitingMS/1000))
-	return err
 }

@@ -1,17 +1,18 @@
 package simulate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"leeway/rehearsal/trace"
 	"leeway/slackgate"
 )
 
@@ -89,7 +90,7 @@ func TestBurstsAndTrace(t *testing.T) {
 	if r := play(t, Scenario{BurstWorkload(80, 10_000), FixedService(0), []Policy{Predictive}}, 1)[Predictive.Name]; r.Usable < 172 || r.Missed != 0 {
 		t.Errorf("%+v", r)
 	}
-	s := Scenario{TraceWorkload("azure code", AzureCode()), FixedService(0), []Policy{SeedNoRecheck, SeedRecheck, Predictive}}
+	s := Scenario{TraceWorkload("azure code", trace.AzureCode()), FixedService(0), []Policy{SeedNoRecheck, SeedRecheck, Predictive}}
 	rows := play(t, s, 12)
 	if r := rows[Predictive.Name]; r.Usable < 148 || r.Missed != 0 || r.Seeds != 12 {
 		t.Errorf("%+v", r)
@@ -152,7 +153,7 @@ func TestRecheckHolds(t *testing.T) {
 // No policy beats what is called the best possible.
 func TestNothingBeatsTheBound(t *testing.T) {
 	for _, s := range Scenarios() {
-		if s.Service.Random || s.Workload.Classes != nil {
+		if s.Service.Times >= ByJob || s.Workload.Classes != nil {
 			continue
 		}
 		for seed := uint64(1); seed <= 2; seed++ {
@@ -214,93 +215,17 @@ func TestRowJSON(t *testing.T) {
 	if got["seeds"] != 1.0 || got["bound"] != 195.0 || got["ceiling"] != nil {
 		t.Errorf("%s", text)
 	}
-	var out bytes.Buffer
-	if WriteHeading(&out, &r) != nil || WriteRow(&out, &r) != nil || !strings.Contains(out.String(), "195") {
-		t.Error(out.String())
+	if got := r.Heading() + r.Lines(); !strings.Contains(got, "no schedule beats 195 usable") || !strings.Contains(got, "99.5 %") {
+		t.Error(got)
 	}
-}
-
-func TestParseTrace(t *testing.T) {
-	good := "other,Timestamp_MS,Input_Length,OUTPUT_LENGTH\r\nx,0,10,2\n\nx,1500.5,7,0\r\n"
-	rows, err := ParseTrace([]byte(good))
-	if err != nil || len(rows) != 2 || rows[1] != (Request{1_500_500, 7, 0}) {
-		t.Fatalf("%+v, %v", rows, err)
-	}
-	head := "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-	row := "2023-11-16 18:17:03.9799600,4808,10\n"
-	if rows, err := ParseTrace([]byte(head + row + row)); err != nil || rows[0].InputTokens != 4808 {
-		t.Fatalf("%+v, %v", rows, err)
-	}
-	for name, doc := range map[string]string{
-		"empty":             "",
-		"header only":       head,
-		"one row":           head + row,
-		"no arrival":        "ContextTokens,GeneratedTokens\n1,2\n1,2\n",
-		"no tokens":         "TIMESTAMP\n" + row,
-		"bad date":          head + row + "yesterday,1,2\n",
-		"missing cell":      head + row + "2023-11-16 18:17:03,1\n",
-		"negative tokens":   head + row + "2023-11-16 18:17:04,-1,2\n",
-		"too many tokens":   head + row + "2023-11-16 18:17:04,99999999999,2\n",
-		"not a number":      head + row + "2023-11-16 18:17:04,1e3,2\n",
-		"back in time":      head + row + "2023-11-16 18:17:02,1,2\n",
-		"infinite":          "timestamp_ms,input_length,output_length\n0,1,1\nInf,1,1\n",
-		"NaN":               "timestamp_ms,input_length,output_length\n0,1,1\nNaN,1,1\n",
-		"a line too long":   head + row + strings.Repeat("x", maxTraceLine+1) + "\n",
-		"negative duration": "timestamp_ms,input_length,output_length\n-5,1,1\n0,1,1\n",
-	} {
-		if rows, err := ParseTrace([]byte(doc)); err == nil {
-			t.Errorf("%s: taken as %+v", name, rows)
-		}
-	}
-}
-
-func TestParseDate(t *testing.T) {
-	for _, c := range []string{
-		"1970-01-01 00:00:00", "2023-11-16 18:17:03.9799600", "2024-02-29 23:59:59.999999999", "2000-03-01 00:00:00.1",
-		"1969-12-31 23:59:59", "2100-02-28 12:00:00.000001",
-	} {
-		want, err := time.Parse("2006-01-02 15:04:05.999999999", c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if us, ok := parseDate(c); !ok || us != want.UnixMicro() {
-			t.Errorf("%s: %d (%t), want %d", c, us, ok, want.UnixMicro())
-		}
-	}
-	for _, c := range []string{
-		"", "2023-11-16", "2023-11-16T18:17:03", "2023-13-16 18:17:03", "2023-00-16 18:17:03", "2023-11-32 18:17:03",
-		"2023-11-16 24:17:03", "2023-11-16 18:60:03", "2023-11-16 18:17:61", "2023-11-16 18:17:03.", "2023-11-16 18:17:03,5",
-		"2023-11-16 18:17:03.1234567890", "2023-11-16 18:17:03.-1", "+023-11-16 18:17:03",
-	} {
-		if us, ok := parseDate(c); ok {
-			t.Errorf("%q: taken as %d", c, us)
-		}
-	}
-}
-
-func FuzzParseTrace(f *testing.F) {
-	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04,1,1\n"))
-	f.Add([]byte("timestamp_ms,input_length,output_length\n0,1,1\n1,2,3\n"))
-	f.Fuzz(func(t *testing.T, doc []byte) {
-		rows, err := ParseTrace(doc)
-		if err != nil {
-			return
-		}
-		jobs := TraceWorkload("fuzz", rows).Make(1)
-		for i := range jobs {
-			if jobs[i].AtMS < 0 || i > 0 && jobs[i].AtMS < jobs[i-1].AtMS {
-				t.Fatalf("job %d arrives at %d", i, jobs[i].AtMS)
-			}
-		}
-	})
 }
 
 func TestOwnTraces(t *testing.T) {
-	for name, trace := range map[string][]Request{"code": AzureCode(), "conversation": AzureConversation()} {
-		if len(trace) != 12*articleJobs+1 || TraceSlices(trace) != 12 {
-			t.Errorf("%s: %d rows, %d slices", name, len(trace), TraceSlices(trace))
+	for name, requests := range map[string][]trace.Request{"code": trace.AzureCode(), "conversation": trace.AzureConversation()} {
+		if len(requests) != 12*articleJobs+1 || TraceSlices(requests) != 12 {
+			t.Errorf("%s: %d rows, %d slices", name, len(requests), TraceSlices(requests))
 		}
-		w := TraceWorkload(name, trace)
+		w := TraceWorkload(name, requests)
 		if jobs := w.Make(12); len(jobs) != articleJobs || jobs[len(jobs)-1].AtMS > articleSeconds*1000 {
 			t.Errorf("%s: %d jobs", name, len(jobs))
 		}
@@ -311,7 +236,7 @@ func TestOwnTraces(t *testing.T) {
 }
 
 func TestTokenServiceHasTheDeclaredP95(t *testing.T) {
-	s := TokenService(AzureConversation(), 3)
+	s := TokenService(trace.AzureConversation(), 3)
 	for _, path := range slackgate.Paths {
 		if got := s.Belief[path].FirstByte.P95MS; got < float64(p95MS[path])*0.999 || got > float64(p95MS[path])*1.001 {
 			t.Errorf("%s: %v", path, got)
@@ -326,22 +251,22 @@ func ExampleRun() {
 	// Output: 149 usable, 36 late; the best possible is 195
 }
 
-// A service given as calls is the same run as one given as draws.
-func TestServeIsDraw(t *testing.T) {
-	drawn := FixedService(2800)
-	called := drawn
-	called.Serve = func(c *Call) Served {
-		first, hold := drawn.Draw(nil, c.Path, nil)
-		return Served{FirstMS: first, HoldMS: hold}
-	}
+// A service whose times are drawn beforehand is the same run as one that says
+// them call by call, and what is known of it less makes the bound no tighter.
+func TestDrawnBeforehandOrByCall(t *testing.T) {
+	called := FixedService(2800)
+	drawn := called
+	drawn.Times = ByStart
+	drawn.Start = draw(func(_ *rand.Rand, path slackgate.Path, _ *Arrival) (firstMS, holdMS float64) {
+		return float64(p95MS[path]), float64(p95MS[path]) + 2800
+	})
 	for _, p := range []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns} {
-		want, got := Run(DeclaredWorkload(), drawn, p, 1), Run(DeclaredWorkload(), called, p, 1)
-		if got.Usable != want.Usable || got.Late != want.Late || got.Dropped != want.Dropped || got.WastedMS != want.WastedMS {
-			t.Errorf("%s: %+v by calls, %+v by draws", p.Name, got, want)
+		if diff := cmp.Diff(Run(DeclaredWorkload(), called, p, 1), Run(DeclaredWorkload(), drawn, p, 1)); diff != "" {
+			t.Errorf("%s: by calls -, drawn +\n%s", p.Name, diff)
 		}
 	}
-	if b := BestPossible(DeclaredWorkload(), called, 1); b.Bound < BestPossible(DeclaredWorkload(), drawn, 1).Bound {
-		t.Errorf("bound %d by calls is below the exact one", b.Bound)
+	if got, exact := BestPossible(DeclaredWorkload(), drawn, 1).Bound, BestPossible(DeclaredWorkload(), called, 1).Bound; got < exact {
+		t.Errorf("bound %d is below the exact one of %d", got, exact)
 	}
 }
 
@@ -356,7 +281,7 @@ func TestReplayAddsUp(t *testing.T) {
 			switch {
 			case j.Usable:
 				usable++
-				if due := arrivals[i].AtMS + arrivals[i].DeadlineMS; j.EndedAtMS > due || j.FirstAtMS > due-arrivals[i].ReserveMS {
+				if due := arrivals[i].lastDueAtMS(); j.EndedAtMS > due || j.FirstAtMS > due-arrivals[i].ReserveMS {
 					t.Errorf("%s: job %d is usable and ended at %d, due %d", p.Name, i, j.EndedAtMS, due)
 				}
 			case j.Late:

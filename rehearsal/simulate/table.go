@@ -1,12 +1,15 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+
+	"leeway/rehearsal/trace"
 )
 
 // Scenario is one block of the table: a workload and a service under several
@@ -25,7 +28,7 @@ func Scenarios() []Scenario {
 	gates := []Policy{SeedNoRecheck, SeedRecheck, Predictive}
 	learning := []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns}
 	orders := []Policy{ListOrder, Predictive}
-	code, conversation := AzureCode(), AzureConversation()
+	code, conversation := trace.AzureCode(), trace.AzureConversation()
 	codeSlices := TraceWorkload("azure code", code)
 	return []Scenario{
 		{DeclaredWorkload(), FixedService(0), learning},
@@ -41,6 +44,16 @@ func Scenarios() []Scenario {
 		{MixedWorkload(0.5, 600, 600), FixedService(0), orders},
 		{PoissonWorkload(0.8, articleSeconds, FreeFirst), FixedService(0), gates},
 		{DeclaredWorkload(), SlowedService(LognormalService(0.5), 30_000, 3), learning},
+	}
+}
+
+// TraceScenarios plays a trace from outside, with equal services and with
+// services by tokens.
+func TraceScenarios(name string, requests []trace.Request) []Scenario {
+	w := TraceWorkload(name, requests)
+	return []Scenario{
+		{w, FixedService(0), []Policy{SeedNoRecheck, SeedRecheck, Predictive}},
+		{w, TokenService(requests, 3), []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns}},
 	}
 }
 
@@ -84,9 +97,7 @@ type Row struct {
 
 // runs is how many seeds make a difference.
 func (s *Scenario) runs(seeds int) int {
-	fixed := !s.Service.Random
-	byTokens := s.Service.Random && s.Service.Name == tokenServiceName
-	if n := s.Workload.Slices; n > 0 && (fixed || byTokens) {
+	if n := s.Workload.Slices; n > 0 && s.Service.Times != Drawn {
 		return min(seeds, n)
 	}
 	return seeds
@@ -130,114 +141,103 @@ func each(n int, stop func() error, f func(int)) error {
 }
 
 func (s *Scenario) row(p Policy, outcomes []Outcome, best []Best) Row {
+	usable := func(o *Outcome) int { return o.Usable }
 	r := Row{
 		Workload: s.Workload.Name, Service: s.Service.Name, Policy: p.Name, Recheck: p.Recheck, Seeds: len(outcomes),
-	}
-	for _, name := range s.Workload.Classes {
-		r.Classes = append(r.Classes, ClassRow{Class: name})
-	}
-	n := float64(len(outcomes))
-	squares := 0.0
-	for i := range outcomes {
-		o := &outcomes[i]
-		r.Offered += float64(o.Offered)
-		r.AdmittedPaid += float64(o.AdmittedPaid)
-		r.AdmittedFree += float64(o.AdmittedFree)
-		r.Rejected += float64(o.Rejected)
-		r.Usable += float64(o.Usable)
-		squares += float64(o.Usable) * float64(o.Usable)
-		r.Late += float64(o.Late)
-		r.Dropped += float64(o.Dropped)
-		r.WastedMS += float64(o.WastedMS)
-		r.PaidCalls += float64(o.PaidCalls)
-		r.MeanRejectMS += o.MeanRejectMS()
-		for k := range r.Classes {
-			r.Classes[k].Offered += float64(o.Classes[k].Offered)
-			r.Classes[k].Usable += float64(o.Classes[k].Usable)
-		}
-	}
-	// Sums of whole numbers are exact: the means are divided once.
-	for _, sum := range []*float64{
-		&r.Offered, &r.AdmittedPaid, &r.AdmittedFree, &r.Rejected, &r.Usable, &squares, &r.Late, &r.Dropped,
-		&r.WastedMS, &r.PaidCalls, &r.MeanRejectMS,
-	} {
-		*sum /= n
-	}
-	for k := range r.Classes {
-		r.Classes[k].Offered /= n
-		r.Classes[k].Usable /= n
+		Offered:        mean(outcomes, func(o *Outcome) int { return o.Offered }),
+		AdmittedPaid:   mean(outcomes, func(o *Outcome) int { return o.AdmittedPaid }),
+		AdmittedFree:   mean(outcomes, func(o *Outcome) int { return o.AdmittedFree }),
+		Rejected:       mean(outcomes, func(o *Outcome) int { return o.Rejected }),
+		Usable:         mean(outcomes, usable),
+		UsableError:    standardError(outcomes, usable),
+		Late:           mean(outcomes, func(o *Outcome) int { return o.Late }),
+		Dropped:        mean(outcomes, func(o *Outcome) int { return o.Dropped }),
+		WastedMS:       mean(outcomes, func(o *Outcome) int64 { return o.WastedMS }),
+		PaidCalls:      mean(outcomes, func(o *Outcome) int { return o.PaidCalls }),
+		MeanRejectMS:   mean(outcomes, (*Outcome).MeanRejectMS),
+		Bound:          meanIfKnown(best, func(b *Best) int { return b.Bound }),
+		Ceiling:        meanIfKnown(best, func(b *Best) int { return b.Ceiling }),
+		LeastPaidCalls: meanIfKnown(best, func(b *Best) int { return b.PaidCalls }),
 	}
 	r.Missed = r.Late + r.Dropped
-	if n > 1 {
-		r.UsableError = math.Sqrt(max(0, squares-r.Usable*r.Usable) / (n - 1))
+	for k, name := range s.Workload.Classes {
+		r.Classes = append(r.Classes, ClassRow{
+			Class:   name,
+			Offered: mean(outcomes, func(o *Outcome) int { return o.Classes[k].Offered }),
+			Usable:  mean(outcomes, func(o *Outcome) int { return o.Classes[k].Usable }),
+		})
 	}
-	r.Bound = meanOf(best, func(b *Best) int { return b.Bound })
-	r.Ceiling = meanOf(best, func(b *Best) int { return b.Ceiling })
-	r.LeastPaidCalls = meanOf(best, func(b *Best) int { return b.PaidCalls })
 	return r
 }
 
-// meanOf is nil if any run has no such number.
-func meanOf(best []Best, field func(*Best) int) *float64 {
+// mean is the mean of a number over runs. Sums of whole numbers are exact: they
+// are divided once.
+func mean[T any, N int | int64 | float64](runs []T, of func(*T) N) float64 {
 	sum := 0.0
-	for i := range best {
-		v := field(&best[i])
-		if v < 0 {
-			return nil
-		}
-		sum += float64(v)
+	for i := range runs {
+		sum += float64(of(&runs[i]))
 	}
-	sum /= float64(len(best))
-	return &sum
+	return sum / float64(len(runs))
+}
+
+// standardError is that of the mean; 0 of one run.
+func standardError[T any](runs []T, of func(*T) int) float64 {
+	if len(runs) < 2 {
+		return 0
+	}
+	m, squares := mean(runs, of), mean(runs, func(r *T) float64 { x := float64(of(r)); return x * x })
+	return math.Sqrt(max(0, squares-m*m) / float64(len(runs)-1))
+}
+
+// meanIfKnown is nil if any run has no such number.
+func meanIfKnown(best []Best, of func(*Best) int) *float64 {
+	if slices.ContainsFunc(best, func(b Best) bool { return of(&b) < 0 }) {
+		return nil
+	}
+	return new(mean(best, of))
 }
 
 // columns is the layout of the printed table.
 const columns = "  %-22s %6s %7s %9s %7s %7s %7s %9s %9s %6s %7s\n"
 
-// WriteHeading writes a scenario's name, its best possible and the column heads.
-// The best is read from any of the scenario's rows.
-func WriteHeading(w io.Writer, r *Row) error {
-	_, err := fmt.Fprintf(w, "\n%s, %s: %s offered; %s\n", r.Workload, r.Service, number(r.Offered), bestOf(r))
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, columns, "policy", "seeds", "usable", "of best", "late", "dropped", "paid", "free", "rejected", "wasted", "told in")
-	return err
+// Heading is a scenario's name, its best possible and the column heads. The best
+// is read from any of the scenario's rows.
+func (r Row) Heading() string {
+	return fmt.Sprintf("\n%s, %s: %s offered; %s\n", r.Workload, r.Service, number(r.Offered), r.best()) +
+		fmt.Sprintf(columns, "policy", "seeds", "usable", "of best", "late", "dropped", "paid", "free", "rejected", "wasted", "told in")
 }
 
-func bestOf(r *Row) string {
+func (r *Row) best() string {
 	var parts []string
-	if r.Bound != nil {
-		parts = append(parts, "no schedule beats "+number(*r.Bound)+" usable")
-	}
-	if r.LeastPaidCalls != nil {
-		parts = append(parts, "with at least "+number(*r.LeastPaidCalls)+" paid calls")
-	}
-	if r.Ceiling != nil {
-		parts = append(parts, "workers that are never idle make "+number(*r.Ceiling)+" usable")
+	for _, best := range []struct {
+		of   *float64
+		text string
+	}{
+		{r.Bound, "no schedule beats %s usable"},
+		{r.LeastPaidCalls, "with at least %s paid calls"},
+		{r.Ceiling, "workers that are never idle make %s usable"},
+	} {
+		if best.of != nil {
+			parts = append(parts, fmt.Sprintf(best.text, number(*best.of)))
+		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-// WriteRow writes one row under its heading. A drop is a miss as a late answer
-// is; "told in" is the mean time until a job without an answer was told.
-func WriteRow(w io.Writer, r *Row) error {
+// Lines is the row under its heading. A drop is a miss as a late answer is;
+// "told in" is the mean time until a job without an answer was told.
+func (r Row) Lines() string {
 	share := "-"
-	switch {
-	case r.Bound != nil && *r.Bound > 0:
-		share = fmt.Sprintf("%.1f %%", 100*r.Usable / *r.Bound)
-	case r.Ceiling != nil && *r.Ceiling > 0:
-		share = fmt.Sprintf("%.1f %%", 100*r.Usable / *r.Ceiling)
+	if best := cmp.Or(r.Bound, r.Ceiling); best != nil && *best > 0 {
+		share = fmt.Sprintf("%.1f %%", 100*r.Usable / *best)
 	}
-	_, err := fmt.Fprintf(w, columns, r.Policy, fmt.Sprint(r.Seeds), number(r.Usable), share, number(r.Late), number(r.Dropped),
+	text := fmt.Sprintf(columns, r.Policy, fmt.Sprint(r.Seeds), number(r.Usable), share, number(r.Late), number(r.Dropped),
 		number(r.PaidCalls), number(r.AdmittedFree), number(r.Rejected),
 		fmt.Sprintf("%.1fs", r.WastedMS/1000), fmt.Sprintf("%.2fs", r.MeanRejectMS/1000))
 	for _, c := range r.Classes {
-		if err == nil {
-			_, err = fmt.Fprintf(w, "    %s: %s of %s usable\n", c.Class, number(c.Usable), number(c.Offered))
-		}
+		text += fmt.Sprintf("    %s: %s of %s usable\n", c.Class, number(c.Usable), number(c.Offered))
 	}
-	return err
+	return text
 }
 
 // number prints a mean: whole ones without a fraction.
@@ -246,14 +246,4 @@ func number(x float64) string {
 		return fmt.Sprintf("%.0f", x)
 	}
 	return fmt.Sprintf("%.1f", x)
-}
-
-// TraceScenarios plays a trace from outside, with equal services and with
-// services by tokens.
-func TraceScenarios(name string, trace []Request) []Scenario {
-	w := TraceWorkload(name, trace)
-	return []Scenario{
-		{w, FixedService(0), []Policy{SeedNoRecheck, SeedRecheck, Predictive}},
-		{w, TokenService(trace, 3), []Policy{SeedNoRecheck, SeedRecheck, Predictive, PredictiveLearns}},
-	}
 }

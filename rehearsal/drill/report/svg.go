@@ -205,7 +205,7 @@ func timeline(r *drill.Run, deadlineMS int64) template.HTML {
 		}
 		y := float64(shown - row - 1)
 		told := float64(j.AtMS)/1000 + j.ToldMS/1000
-		claimed, ended := float64(j.ClaimedMS())/1000, float64(j.EndedMS())/1000
+		claimed, ended := float64(j.ClaimedAtMS())/1000, float64(j.EndedAtMS())/1000
 		c.rect(told, y+0.12, claimed, y+0.88, waitColour)
 		colour := paidColour
 		switch {
