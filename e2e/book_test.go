@@ -15,7 +15,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/rehearsal/lab/extract"
 	"leeway/slackgate"
@@ -27,8 +27,8 @@ type submission struct {
 	job  client.Job
 	took time.Duration
 	// Exactly one of these is set: an admission, a refusal, or no answer.
-	verdict *httpapi.Verdict
-	refusal *httpapi.Problem
+	verdict *wire.Verdict
+	refusal *wire.Problem
 	err     error
 	// view is the job's end, once waited for.
 	view *broker.View
@@ -88,7 +88,7 @@ func (d *stack) submitTo(c *client.Client, job client.Job) *submission {
 	begun := time.Now()
 	v, err := c.Submit(context.Background(), &job)
 	s.took = time.Since(begun)
-	var p *httpapi.Problem
+	var p *wire.Problem
 	switch {
 	case err == nil:
 		s.verdict = v

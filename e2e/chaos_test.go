@@ -19,7 +19,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	brokerflag "leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 	"leeway/workers"
 )
@@ -105,7 +105,7 @@ var chaosFaults = []chaosFault{
 		return func() { b.fault("", 0) }
 	}},
 	{"drain", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
-		o := &client.Order{Reason: "chaos"}
+		o := &wire.Order{Reason: "chaos"}
 		if err := c.order(func(ctx context.Context) error { _, err := c.client.Drain(ctx, "free", "", o); return err }); err != nil {
 			return func() {} // with Redis or the API away too; nothing was drained, or it is resumed at the end
 		}
@@ -115,7 +115,7 @@ var chaosFaults = []chaosFault{
 	}},
 	{"flag", "oncall", [2]int{300, 2500}, func(c *chaos) func() {
 		_ = c.order(func(ctx context.Context) error {
-			_, err := c.client.SetFlag(ctx, brokerflag.AdmitFree, &client.FlagChange{Value: "0", Reason: "chaos", ForMS: 5000})
+			_, err := c.client.SetFlag(ctx, brokerflag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "chaos", ForMS: 5000})
 			return err
 		})
 		return func() {
@@ -211,7 +211,7 @@ func (c *chaos) produce(i int, docs []string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 		v, err := c.door(try).Submit(ctx, &s.job)
 		cancel()
-		var p *httpapi.Problem
+		var p *wire.Problem
 		switch {
 		case err == nil:
 			s.verdict, s.err = v, nil
@@ -297,7 +297,7 @@ func runChaos(t *testing.T) {
 	<-loaded
 	// Whatever on-call had ordered, the pools are open again.
 	eventually(t, 20*time.Second, "pools open", func() error {
-		_, err := c.client.Resume(context.Background(), "free", "", &client.Order{Reason: "chaos is over"})
+		_, err := c.client.Resume(context.Background(), "free", "", &wire.Order{Reason: "chaos is over"})
 		return err
 	})
 	c.ready()

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // evidence is what these tests read of a drill's JSON.
@@ -95,7 +95,7 @@ func (d *stack) undone() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if i := slices.IndexFunc(flags, func(f httpapi.FlagView) bool { return f.Source == "flag" }); i >= 0 {
+	if i := slices.IndexFunc(flags, func(f wire.FlagView) bool { return f.Source == "flag" }); i >= 0 {
 		d.t.Errorf("still set: %+v", flags[i])
 	}
 	eventually(d.t, 10*time.Second, "no job of the drill is left", func() error {

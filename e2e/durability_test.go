@@ -12,7 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -94,7 +94,7 @@ func (d *stack) die(how deathOf, before, after time.Duration) death {
 			_, err := d.client.Get(ctx, a.verdict.JobID, 0)
 			return err
 		})
-		var p *httpapi.Problem
+		var p *wire.Problem
 		switch {
 		case errors.As(err, &p) && p.Status == http.StatusNotFound:
 			out.missing++
@@ -114,7 +114,7 @@ func (d *stack) die(how deathOf, before, after time.Duration) death {
 				_, err := d.client.Cancel(ctx, id)
 				return err
 			})
-			var p *httpapi.Problem
+			var p *wire.Problem
 			ended := errors.As(err, &p) && p.Status == http.StatusConflict
 			if err != nil && !ended {
 				d.t.Errorf("job %s: %v", id, err)
@@ -134,7 +134,7 @@ func (d *stack) insist(ask func(ctx context.Context) error) (tries int, err erro
 	for end := time.Now().Add(20 * time.Second); ; <-time.After(50 * time.Millisecond) {
 		tries++
 		err = ask(context.Background())
-		var p *httpapi.Problem
+		var p *wire.Problem
 		if !errors.As(err, &p) || slackgate.Reason(p.Reason) != slackgate.ReasonGateUnavailable || time.Now().After(end) {
 			return tries, err
 		}

@@ -16,7 +16,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -75,7 +75,7 @@ func largeBatch(t *testing.T, n int, within time.Duration) {
 	jobs := map[string]bool{}
 	var shown []int64 // what progress showed as done, while lines came in
 	began := time.Now()
-	err := d.client.SendLines(ctx, &client.Lines{Opened: func(batch string) { id = batch }}, &body, func(l *httpapi.BatchLine) error {
+	err := d.client.SendLines(ctx, &client.Lines{Opened: func(batch string) { id = batch }}, &body, func(l *wire.BatchLine) error {
 		line++
 		if l.Line != line || l.CustomID != fmt.Sprintf("doc-%d", line-1) {
 			t.Errorf("verdict %d is that of line %d, %s", line, l.Line, l.CustomID)
@@ -104,14 +104,14 @@ func largeBatch(t *testing.T, n int, within time.Duration) {
 			t.Errorf("progress went back: %v", shown)
 		}
 	}
-	if want := int64(n / 10); said["reject_deadline"] != want || said[httpapi.ReasonInvalidField] != int64(n/100) {
+	if want := int64(n / 10); said["reject_deadline"] != want || said[wire.ReasonInvalidField] != int64(n/100) {
 		t.Errorf("verdicts %v", said)
 	}
 
 	// The answers, as they come.
 	outcomes, answered, cursor := map[broker.Outcome]int64{}, map[string]broker.Outcome{}, int64(0)
 	eventually(t, within, "every job ends", func() error {
-		err := d.client.BatchResults(ctx, id, cursor, time.Second, func(r *httpapi.ResultLine) error {
+		err := d.client.BatchResults(ctx, id, cursor, time.Second, func(r *wire.ResultLine) error {
 			cursor = r.NextCursor
 			outcomes[r.Job.Outcome]++
 			answered[r.Job.ID] = r.Job.Outcome
@@ -130,7 +130,7 @@ func largeBatch(t *testing.T, n int, within time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Status != httpapi.BatchDone || b.Lines != int64(n) || b.Pending != 0 || b.Admitted != int64(len(jobs)) {
+	if b.Status != wire.BatchDone || b.Lines != int64(n) || b.Pending != 0 || b.Admitted != int64(len(jobs)) {
 		t.Errorf("%+v", b)
 	}
 	for what, want := range said {

@@ -16,7 +16,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -96,17 +96,17 @@ func TestBatch(t *testing.T) {
 	body := strings.Join([]string{line("One sentence. " + text), `{"text":"x","deadline_ms":-1}`, line("Two sentences. " + text)}, "\n")
 	r := call(t, http.MethodPost, d.client.Base+"/v1/jobs/batch", "application/x-ndjson", body)
 	var got []struct {
-		Line   int              `json:"line"`
-		Status int              `json:"status"`
-		JobID  string           `json:"job_id"`
-		Error  *httpapi.Problem `json:"error"`
+		Line   int           `json:"line"`
+		Status int           `json:"status"`
+		JobID  string        `json:"job_id"`
+		Error  *wire.Problem `json:"error"`
 	}
 	for l := range strings.Lines(string(r.body)) {
 		got = append(got, struct {
-			Line   int              `json:"line"`
-			Status int              `json:"status"`
-			JobID  string           `json:"job_id"`
-			Error  *httpapi.Problem `json:"error"`
+			Line   int           `json:"line"`
+			Status int           `json:"status"`
+			JobID  string        `json:"job_id"`
+			Error  *wire.Problem `json:"error"`
 		}{})
 		if err := json.Unmarshal([]byte(l), &got[len(got)-1]); err != nil {
 			t.Fatalf("%v in %q", err, l)
@@ -119,7 +119,7 @@ func TestBatch(t *testing.T) {
 		t.Errorf("the bad line: %+v", got[1])
 	}
 	for _, i := range []int{0, 2} {
-		d.book.add(&submission{job: client.Job{Text: text}, verdict: &httpapi.Verdict{JobID: got[i].JobID, Path: slackgate.Paid}})
+		d.book.add(&submission{job: client.Job{Text: text}, verdict: &wire.Verdict{JobID: got[i].JobID, Path: slackgate.Paid}})
 	}
 	d.settled(20 * time.Second)
 	d.audit(rules{})
@@ -154,7 +154,7 @@ func TestNewUserWithCurl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v httpapi.Verdict
+	var v wire.Verdict
 	if out := curl(t, http.MethodPost, d.client.Base+"/v1/jobs", string(body)); json.Unmarshal([]byte(out), &v) != nil || v.Path != slackgate.Paid || v.SlackMS <= 0 || v.NeedMS.Paid == nil || *v.NeedMS.Paid <= 0 {
 		t.Fatalf("verdict: %s", out)
 	}

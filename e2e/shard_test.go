@@ -18,9 +18,9 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/wire"
 	"leeway/rehearsal/redistest"
 )
 
@@ -117,12 +117,12 @@ func overShards(t *testing.T, d *stack) {
 		}
 	}
 	var batch string
-	var lines []httpapi.BatchLine
+	var lines []wire.BatchLine
 	var body strings.Builder
 	for i := range 5 {
 		fmt.Fprintf(&body, `{"text":%q,"custom_id":"%d"}`+"\n", text, i)
 	}
-	err := d.client.SendLines(ctx, &client.Lines{Opened: func(id string) { batch = id }}, strings.NewReader(body.String()), func(l *httpapi.BatchLine) error {
+	err := d.client.SendLines(ctx, &client.Lines{Opened: func(id string) { batch = id }}, strings.NewReader(body.String()), func(l *wire.BatchLine) error {
 		lines = append(lines, *l)
 		return nil
 	})

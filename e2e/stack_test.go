@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
@@ -369,7 +369,7 @@ func (d *stack) opens(path slackgate.Path) {
 	eventually(d.t, 10*time.Second, "gate opens "+path.String(), func() error {
 		r := call(d.t, http.MethodGet, d.client.Base+"/v1/gate", "", "")
 		var gate struct {
-			Verdict httpapi.Verdict `json:"verdict"`
+			Verdict wire.Verdict `json:"verdict"`
 		}
 		if err := json.Unmarshal(r.body, &gate); err != nil || gate.Verdict.Path != path {
 			return fmt.Errorf("%d %s", r.status, r.body)

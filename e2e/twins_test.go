@@ -13,7 +13,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // A hundred submissions of one key at once, through two API processes: one job,
@@ -44,7 +44,7 @@ func TestTwins(t *testing.T) {
 				return
 			}
 			req.Header.Set("Content-Type", "application/json")
-			req.Header.Set(httpapi.HeaderIdempotencyKey, "twins")
+			req.Header.Set(wire.HeaderIdempotencyKey, "twins")
 			<-begin
 			resp, err := caller.Do(req)
 			if err != nil {
@@ -52,7 +52,7 @@ func TestTwins(t *testing.T) {
 				return
 			}
 			defer resp.Body.Close()
-			var v httpapi.Verdict
+			var v wire.Verdict
 			if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
 				t.Error(err)
 			}

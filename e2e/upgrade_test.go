@@ -20,8 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -175,7 +175,7 @@ func (u *upgrade) load(stop <-chan struct{}) {
 			defer u.book.add(s)
 			for try := range 50 {
 				v, err := u.door(i+try).Submit(context.Background(), &s.job)
-				var p *httpapi.Problem
+				var p *wire.Problem
 				switch {
 				case err == nil:
 					s.verdict, s.err = v, nil

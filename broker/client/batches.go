@@ -12,8 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"leeway/broker/httpapi"
-	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 )
 
 // Lines is where the lines of a batch go.
@@ -32,14 +31,14 @@ type Lines struct {
 // some verdicts leaves the other lines unknown: sent again they are named by
 // their custom_id. The body is read to its end or to the first error; an
 // io.Closer among them is closed.
-func (c *Client) SendLines(ctx context.Context, to *Lines, body io.Reader, tell func(*httpapi.BatchLine) error) error {
+func (c *Client) SendLines(ctx context.Context, to *Lines, body io.Reader, tell func(*wire.BatchLine) error) error {
 	path := "/v1/jobs/batch"
 	if to.Batch != "" {
 		path = "/v1/batches/" + url.PathEscape(to.Batch)
 	}
 	header := http.Header{"Content-Type": {"application/x-ndjson"}}
 	if to.Key != "" && to.Batch == "" {
-		header.Set(httpapi.HeaderIdempotencyKey, to.Key)
+		header.Set(wire.HeaderIdempotencyKey, to.Key)
 	}
 	resp, err := c.do(ctx, http.MethodPost, path, body, header)
 	if err != nil {
@@ -47,7 +46,7 @@ func (c *Client) SendLines(ctx context.Context, to *Lines, body io.Reader, tell 
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if to.Opened != nil {
-		to.Opened(resp.Header.Get(httpapi.HeaderBatchID))
+		to.Opened(resp.Header.Get(wire.HeaderBatchID))
 	}
 	return ndjson(resp.Body, tell)
 }
@@ -69,23 +68,23 @@ func ndjson[T any](body io.Reader, tell func(*T) error) error {
 }
 
 // Batch reads how far a batch is, waiting up to wait for it to be done.
-func (c *Client) Batch(ctx context.Context, id string, wait time.Duration) (*httpapi.Batch, error) {
-	var b httpapi.Batch
+func (c *Client) Batch(ctx context.Context, id string, wait time.Duration) (*wire.Batch, error) {
+	var b wire.Batch
 	return &b, c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id)+"?wait="+wait.String(), nil, &b)
 }
 
 // Batches lists the newest batches. q holds the route's parameters.
-func (c *Client) Batches(ctx context.Context, q url.Values) (*httpapi.BatchList, error) {
-	var l httpapi.BatchList
+func (c *Client) Batches(ctx context.Context, q url.Values) (*wire.BatchList, error) {
+	var l wire.BatchList
 	return &l, c.call(ctx, http.MethodGet, "/v1/batches?"+q.Encode(), nil, &l)
 }
 
 // BatchLines tells the lines of a batch in their order. q holds the route's
 // filters.
-func (c *Client) BatchLines(ctx context.Context, id string, q url.Values, tell func(*httpapi.LineView) error) error {
+func (c *Client) BatchLines(ctx context.Context, id string, q url.Values, tell func(*wire.LineView) error) error {
 	for cursor := "0"; cursor != ""; {
-		var p httpapi.LinePage
-		asked := with(with(q, "cursor", cursor), "limit", strconv.Itoa(redisstore.MaxLines))
+		var p wire.LinePage
+		asked := with(with(q, "cursor", cursor), "limit", strconv.Itoa(wire.MaxListed))
 		if err := c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id)+"/lines?"+asked.Encode(), nil, &p); err != nil {
 			return err
 		}
@@ -102,7 +101,7 @@ func (c *Client) BatchLines(ctx context.Context, id string, q url.Values, tell f
 // BatchResults tells the lines whose jobs have ended, from a cursor on (0: from
 // the first), in the order of the ends. When there is none it waits up to wait
 // for the next.
-func (c *Client) BatchResults(ctx context.Context, id string, cursor int64, wait time.Duration, tell func(*httpapi.ResultLine) error) error {
+func (c *Client) BatchResults(ctx context.Context, id string, cursor int64, wait time.Duration, tell func(*wire.ResultLine) error) error {
 	resp, err := c.open(ctx, http.MethodGet, fmt.Sprintf("/v1/batches/%s/results?cursor=%d&wait=%s", url.PathEscape(id), cursor, wait), nil, nil)
 	if err != nil {
 		return err
@@ -112,15 +111,15 @@ func (c *Client) BatchResults(ctx context.Context, id string, cursor int64, wait
 }
 
 // CancelBatch takes a batch back.
-func (c *Client) CancelBatch(ctx context.Context, id string) (*httpapi.BatchCancelResult, error) {
-	var r httpapi.BatchCancelResult
+func (c *Client) CancelBatch(ctx context.Context, id string) (*wire.BatchCancelResult, error) {
+	var r wire.BatchCancelResult
 	return &r, c.call(ctx, http.MethodDelete, "/v1/batches/"+url.PathEscape(id), nil, &r)
 }
 
 // Jobs lists the jobs admitted last, newest first. q holds the route's
 // parameters.
-func (c *Client) Jobs(ctx context.Context, q url.Values) (*httpapi.JobList, error) {
-	var l httpapi.JobList
+func (c *Client) Jobs(ctx context.Context, q url.Values) (*wire.JobList, error) {
+	var l wire.JobList
 	return &l, c.call(ctx, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, &l)
 }
 
@@ -130,6 +129,6 @@ func Lost(err error) bool {
 	if err == nil {
 		return false
 	}
-	p, told := errors.AsType[*httpapi.Problem](err)
+	p, told := errors.AsType[*wire.Problem](err)
 	return !told || p.Status/100 == 5
 }

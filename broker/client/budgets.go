@@ -4,11 +4,11 @@ import (
 	"context"
 	"net/http"
 
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // Budgets reads the budgets that the key may see, and how far they are used.
-func (c *Client) Budgets(ctx context.Context) (*httpapi.BudgetsAnswer, error) {
-	var out httpapi.BudgetsAnswer
+func (c *Client) Budgets(ctx context.Context) (*wire.BudgetsAnswer, error) {
+	var out wire.BudgetsAnswer
 	return &out, c.call(ctx, http.MethodGet, "/v1/budgets", nil, &out)
 }

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
-	"leeway/broker/redisstore"
+	"leeway/broker/ledger"
+	"leeway/broker/wire"
 )
 
 // MaxResponseBytes bounds what is read of a response.
@@ -49,24 +49,24 @@ type Job struct {
 	CustomID string `json:"custom_id,omitempty"`
 }
 
-// Submit offers a job. A refusal is an error of type *httpapi.Problem, with the
+// Submit offers a job. A refusal is an error of type *wire.Problem, with the
 // gate's verdict inside when it was the gate that refused. RetryAfterMS says
 // when to offer it again; 0: that would not help.
-func (c *Client) Submit(ctx context.Context, job *Job) (*httpapi.Verdict, error) {
+func (c *Client) Submit(ctx context.Context, job *Job) (*wire.Verdict, error) {
 	body, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
 	}
 	header := http.Header{}
 	if job.IdempotencyKey != "" {
-		header.Set(httpapi.HeaderIdempotencyKey, job.IdempotencyKey)
+		header.Set(wire.HeaderIdempotencyKey, job.IdempotencyKey)
 	}
 	resp, err := c.open(ctx, http.MethodPost, "/v1/jobs", body, header)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	var v httpapi.Verdict
+	var v wire.Verdict
 	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxResponseBytes)).Decode(&v); err != nil {
 		return nil, err
 	}
@@ -92,43 +92,36 @@ func (c *Client) Wait(ctx context.Context, id string) (*broker.View, error) {
 	}
 }
 
-// SpendPage is a page of the spend ledger; the first carries the open rows.
-type SpendPage struct {
-	redisstore.Page[broker.SpendRow]
-	Open []broker.SpendRow `json:"open"`
-}
-
 // Spend reads the whole spend ledger: settled rows and open ones. A row that is
 // settled meanwhile may be among both, and is never among neither.
 func (c *Client) Spend(ctx context.Context) (settled, open []broker.SpendRow, err error) {
-	for cursor := ""; ; {
-		var p SpendPage
-		if err := c.call(ctx, http.MethodGet, ledgerPath("spend", cursor), nil, &p); err != nil {
-			return nil, nil, err
-		}
-		settled, open = append(settled, p.Rows...), append(open, p.Open...)
-		if cursor = p.Next; cursor == "" {
-			return settled, open, nil
-		}
-	}
+	return readLedger[broker.SpendRow](ctx, c, ledger.Spend)
 }
 
 // Misses reads the whole deadline-miss ledger.
-func (c *Client) Misses(ctx context.Context) (rows []broker.MissRow, err error) {
-	for cursor := ""; ; {
-		var p redisstore.Page[broker.MissRow]
-		if err := c.call(ctx, http.MethodGet, ledgerPath("misses", cursor), nil, &p); err != nil {
-			return nil, err
-		}
-		rows = append(rows, p.Rows...)
-		if cursor = p.Next; cursor == "" {
-			return rows, nil
-		}
-	}
+func (c *Client) Misses(ctx context.Context) ([]broker.MissRow, error) {
+	rows, _, err := readLedger[broker.MissRow](ctx, c, ledger.Misses)
+	return rows, err
 }
 
-func ledgerPath(ledger, cursor string) string {
-	return "/v1/ledgers/" + ledger + "?limit=" + strconv.Itoa(redisstore.MaxPage) + "&cursor=" + url.QueryEscape(cursor)
+// readLedger reads a ledger page by page. The first page carries the rows that
+// are still open.
+func readLedger[T any](ctx context.Context, c *Client, k ledger.Kind) (rows, open []T, err error) {
+	for cursor := ""; ; {
+		var page struct {
+			Rows []T    `json:"rows"`
+			Open []T    `json:"open"`
+			Next string `json:"next_cursor"`
+		}
+		path := "/v1/ledgers/" + string(k) + "?limit=" + strconv.Itoa(wire.MaxRows) + "&cursor=" + url.QueryEscape(cursor)
+		if err := c.call(ctx, http.MethodGet, path, nil, &page); err != nil {
+			return nil, nil, err
+		}
+		rows, open = append(rows, page.Rows...), append(open, page.Open...)
+		if cursor = page.Next; cursor == "" {
+			return rows, open, nil
+		}
+	}
 }
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
@@ -145,7 +138,7 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 }
 
 // open makes a request and returns the response of one that succeeded, whose
-// body must be closed. Any other is an error: a *httpapi.Problem if the API
+// body must be closed. Any other is an error: a *wire.Problem if the API
 // said what is wrong.
 func (c *Client) open(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
 	if body == nil {
@@ -178,7 +171,7 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, he
 		return resp, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
-	var p httpapi.Problem
+	var p wire.Problem
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -51,7 +51,7 @@ func TestRefusalIsAProblem(t *testing.T) {
 		_, _ = io.WriteString(w, `{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"no","reason":"reject_no_slack","verdict":{"path":"reject","slack_ms":9}}`)
 	})
 	_, err := c.Submit(context.Background(), &Job{Text: "x"})
-	p, ok := errors.AsType[*httpapi.Problem](err)
+	p, ok := errors.AsType[*wire.Problem](err)
 	if !ok || p.Status != 429 || p.Reason != "reject_no_slack" || p.Verdict == nil || p.Verdict.SlackMS != 9 {
 		t.Errorf("%v", err)
 	}
@@ -66,7 +66,7 @@ func TestOtherErrors(t *testing.T) {
 	} {
 		if _, err := served(t, h).Submit(context.Background(), &Job{Text: "x"}); err == nil {
 			t.Errorf("%s: no error", name)
-		} else if _, ok := errors.AsType[*httpapi.Problem](err); ok {
+		} else if _, ok := errors.AsType[*wire.Problem](err); ok {
 			t.Errorf("%s: %v is a problem document", name, err)
 		}
 	}

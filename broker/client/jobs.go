@@ -11,19 +11,19 @@ import (
 	"net/url"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // Cancel takes back a job that has not ended. result is "cancelled" when it was
 // waiting, "running" when its worker will cut it, "late" when its deadline had
-// passed, which changes nothing. A job that has ended is a *httpapi.Problem
+// passed, which changes nothing. A job that has ended is a *wire.Problem
 // with status 409.
 func (c *Client) Cancel(ctx context.Context, id string) (result string, err error) {
 	return c.remove(ctx, id, "cancel")
 }
 
 // Delete deletes text and answer of a job that has ended; its record and its
-// ledger rows stay. One that has not ended is a *httpapi.Problem with status
+// ledger rows stay. One that has not ended is a *wire.Problem with status
 // 409.
 func (c *Client) Delete(ctx context.Context, id string) error {
 	_, err := c.remove(ctx, id, "delete")
@@ -40,7 +40,7 @@ func (c *Client) remove(ctx context.Context, id, only string) (string, error) {
 
 // Event is something that happened to a job.
 type Event struct {
-	// Name is one of httpapi's events.
+	// Name is one of wire's events.
 	Name string
 	Data json.RawMessage
 }
@@ -73,7 +73,7 @@ func (c *Client) Events(ctx context.Context, id string, tell func(Event)) (*brok
 				continue // a comment
 			}
 			tell(e)
-			if e.Name == httpapi.EventOutcome {
+			if e.Name == wire.EventOutcome {
 				var v broker.View
 				if err := json.Unmarshal(e.Data, &v); err != nil {
 					return nil, fmt.Errorf("outcome: %w", err)

@@ -8,14 +8,14 @@ import (
 	"net/http"
 	"net/url"
 
-	"leeway/broker/httpapi"
 	"leeway/broker/ledger"
+	"leeway/broker/wire"
 )
 
 // Rollups reads the sums of one ledger. q holds the route's parameters: by,
 // group, from_ms, to_ms and the filters.
-func (c *Client) Rollups(ctx context.Context, k ledger.Kind, q url.Values) (*httpapi.RollupAnswer, error) {
-	var a httpapi.RollupAnswer
+func (c *Client) Rollups(ctx context.Context, k ledger.Kind, q url.Values) (*wire.RollupAnswer, error) {
+	var a wire.RollupAnswer
 	if err := c.call(ctx, http.MethodGet, "/v1/ledgers/rollups?"+with(q, "ledger", string(k)).Encode(), nil, &a); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (c *Client) stream(ctx context.Context, path string, w io.Writer) error {
 		_, err := io.Copy(w, resp.Body)
 		return err
 	}
-	var p httpapi.Problem
+	var p wire.Problem
 	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxResponseBytes)).Decode(&p); err != nil || p.Reason == "" {
 		return errors.New(path + ": " + resp.Status)
 	}

@@ -7,44 +7,33 @@ import (
 	"net/url"
 	"strconv"
 
-	"leeway/broker"
 	"leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // Flags reads every flag as it holds now.
-func (c *Client) Flags(ctx context.Context) ([]httpapi.FlagView, error) {
+func (c *Client) Flags(ctx context.Context) ([]wire.FlagView, error) {
 	var out struct {
-		Flags []httpapi.FlagView `json:"flags"`
+		Flags []wire.FlagView `json:"flags"`
 	}
 	err := c.call(ctx, http.MethodGet, "/v1/flags", nil, &out)
 	return out.Flags, err
 }
 
-// FlagChange is a change of a flag. Reason is required.
-type FlagChange struct {
-	Value  string `json:"value"`
-	Reason string `json:"reason"`
-	By     string `json:"by,omitempty"`
-	Class  string `json:"class,omitempty"`
-	// ForMS is how long the value stays; 0: until it is cleared.
-	ForMS int64 `json:"for_ms,omitempty"`
-}
-
 // SetFlag sets a flag and returns its new state and what it does to the gate.
-func (c *Client) SetFlag(ctx context.Context, n flag.Name, ch *FlagChange) (*httpapi.FlagAnswer, error) {
+func (c *Client) SetFlag(ctx context.Context, n flag.Name, ch *wire.FlagChange) (*wire.FlagAnswer, error) {
 	body, err := json.Marshal(ch)
 	if err != nil {
 		return nil, err
 	}
-	var out httpapi.FlagAnswer
+	var out wire.FlagAnswer
 	return &out, c.call(ctx, http.MethodPut, "/v1/flags/"+url.PathEscape(string(n)), body, &out)
 }
 
 // ClearFlag returns a flag to its value from configuration.
-func (c *Client) ClearFlag(ctx context.Context, n flag.Name, class, by, reason string) (*httpapi.FlagAnswer, error) {
+func (c *Client) ClearFlag(ctx context.Context, n flag.Name, class, by, reason string) (*wire.FlagAnswer, error) {
 	q := url.Values{"reason": {reason}, "by": {by}, "class": {class}}
-	var out httpapi.FlagAnswer
+	var out wire.FlagAnswer
 	return &out, c.call(ctx, http.MethodDelete, "/v1/flags/"+url.PathEscape(string(n))+"?"+q.Encode(), nil, &out)
 }
 
@@ -57,50 +46,35 @@ func (c *Client) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
 	return out.Changes, err
 }
 
-// Pools is the state of the pools and of their backends.
-type Pools struct {
-	NowMS    int64                       `json:"now_ms"`
-	Pools    map[string]httpapi.PoolView `json:"pools"`
-	Backends []broker.BackendState       `json:"backends"`
-}
-
 // Pools reads the pools' state.
-func (c *Client) Pools(ctx context.Context) (*Pools, error) {
-	var out Pools
+func (c *Client) Pools(ctx context.Context) (*wire.Pools, error) {
+	var out wire.Pools
 	return &out, c.call(ctx, http.MethodGet, "/v1/pools", nil, &out)
 }
 
 // Gate reads the gate's view, and what it would say to a job of the class; empty:
 // the default one.
-func (c *Client) Gate(ctx context.Context, class string) (*httpapi.GateAnswer, error) {
+func (c *Client) Gate(ctx context.Context, class string) (*wire.GateAnswer, error) {
 	path := "/v1/gate"
 	if class != "" {
 		path += "?" + url.Values{"class": {class}}.Encode()
 	}
-	var out httpapi.GateAnswer
+	var out wire.GateAnswer
 	return &out, c.call(ctx, http.MethodGet, path, nil, &out)
-}
-
-// Order is an operator's action. Reason is required.
-type Order struct {
-	Reason string `json:"reason"`
-	By     string `json:"by,omitempty"`
-	// Force drains paid although free is not drained.
-	Force bool `json:"force,omitempty"`
 }
 
 // Drain closes a pool to newcomers; Resume opens it again. With backend set,
 // they concern that backend of the pool alone.
-func (c *Client) Drain(ctx context.Context, pool, backend string, o *Order) (*Pools, error) {
+func (c *Client) Drain(ctx context.Context, pool, backend string, o *wire.Order) (*wire.Pools, error) {
 	return c.order(ctx, pool, backend, "drain", o)
 }
 
 // Resume undoes Drain.
-func (c *Client) Resume(ctx context.Context, pool, backend string, o *Order) (*Pools, error) {
+func (c *Client) Resume(ctx context.Context, pool, backend string, o *wire.Order) (*wire.Pools, error) {
 	return c.order(ctx, pool, backend, "resume", o)
 }
 
-func (c *Client) order(ctx context.Context, pool, backend, what string, o *Order) (*Pools, error) {
+func (c *Client) order(ctx context.Context, pool, backend, what string, o *wire.Order) (*wire.Pools, error) {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
@@ -109,6 +83,6 @@ func (c *Client) order(ctx context.Context, pool, backend, what string, o *Order
 	if backend != "" {
 		path += "/backends/" + url.PathEscape(backend)
 	}
-	var out Pools
+	var out wire.Pools
 	return &out, c.call(ctx, http.MethodPost, path+"/"+what, body, &out)
 }

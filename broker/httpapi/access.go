@@ -11,6 +11,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/config"
+	"leeway/broker/wire"
 )
 
 // role is what a key allows.
@@ -42,10 +43,10 @@ func (s *Server) allow(need role) echo.MiddlewareFunc {
 			who, ok := identify(access, c.Request().Header.Get("Authorization"))
 			if !ok {
 				c.Response().Header().Set("WWW-Authenticate", "Bearer")
-				return problem(http.StatusUnauthorized, ReasonUnauthorized, "want Authorization: Bearer and a key that is known here")
+				return problem(http.StatusUnauthorized, wire.ReasonUnauthorized, "want Authorization: Bearer and a key that is known here")
 			}
 			if who.role < need {
-				return problem(http.StatusForbidden, ReasonForbidden, "a producer's key does not open this route")
+				return problem(http.StatusForbidden, wire.ReasonForbidden, "a producer's key does not open this route")
 			}
 			c.Set(callerKey, who)
 			return next(c)

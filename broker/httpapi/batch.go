@@ -19,28 +19,13 @@ import (
 	"leeway/broker"
 	"leeway/broker/admission"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 )
 
 // batchWindow is how many lines of a batch are on their way at once; the
 // reader waits for the writer beyond that. What they weigh over all connections
 // is [memory]'s to bound.
 const batchWindow = 128
-
-// HeaderBatchID names a batch in the response that gives its verdicts.
-const HeaderBatchID = "X-Leeway-Batch-Id"
-
-// BatchLine is the verdict on one line of a batch. Status is what the line
-// alone would have been answered with.
-type BatchLine struct {
-	Line     int    `json:"line"`
-	CustomID string `json:"custom_id,omitempty"`
-	Status   int    `json:"status"`
-	*Verdict
-	Error *Problem `json:"error,omitempty"`
-	// RetryAfterMS is when the same line might be admitted; absent when waiting
-	// cannot help.
-	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
-}
 
 // inFlight is a line on its way: offered to the gate, or wrong.
 type inFlight struct {
@@ -118,7 +103,7 @@ func (s *Server) takeLines(c echo.Context, id string, again bool) error {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.Header().Set(HeaderBatchID, id)
+	w.Header().Set(wire.HeaderBatchID, id)
 	w.Header().Set("Location", "/v1/batches/"+id)
 	policyHeader(w.Header(), s.quotaOf(callerOf(c)))
 	w.WriteHeader(http.StatusOK)
@@ -172,7 +157,7 @@ const (
 )
 
 // note keeps what was said to a line that became no job.
-func (r *run) note(out *BatchLine) {
+func (r *run) note(out *wire.BatchLine) {
 	if len(r.said) >= mostSaid {
 		return // the verdict was told; the log says what the record lacks
 	}
@@ -202,8 +187,8 @@ func (r *run) list(ctx context.Context, last bool) bool {
 }
 
 // verdict waits for what the gate says of the line.
-func (l *inFlight) verdict(ctx context.Context) *BatchLine {
-	out := &BatchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
+func (l *inFlight) verdict(ctx context.Context) *wire.BatchLine {
+	out := &wire.BatchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
 	if l.offered != nil {
 		v, err := l.offered.Wait(ctx)
 		l.hold.release() // the text is the store's by now, or nobody's
@@ -214,11 +199,11 @@ func (l *inFlight) verdict(ctx context.Context) *BatchLine {
 			out.Status = http.StatusOK
 			fallthrough
 		default:
-			out.Verdict = verdict(&v)
+			out.Verdict = wire.NewVerdict(&v)
 		}
 	}
 	if l.known != nil {
-		out.Status, out.Verdict = http.StatusOK, verdict(l.known)
+		out.Status, out.Verdict = http.StatusOK, wire.NewVerdict(l.known)
 	}
 	if l.err != nil {
 		out.Error = asProblem(l.err)
@@ -252,7 +237,7 @@ func (r *run) read(lines chan<- inFlight) {
 		wrong := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
 		if n > most && (len(raw) > 0 || err == nil || wrong) {
 			h.release()
-			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
+			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
 			return
 		}
 		switch {
@@ -286,7 +271,7 @@ func (r *run) offer(n int, raw []byte, h *hold) inFlight {
 	ctx := r.c.Request().Context()
 	sub, job, err := r.parse(ctx, callerOf(r.c), raw, time.Now())
 	var key broker.IdempotencyKey
-	if sub != nil && sub.CustomID != "" && len(sub.CustomID) <= MaxProducerBytes {
+	if sub != nil && sub.CustomID != "" && len(sub.CustomID) <= wire.MaxProducerBytes {
 		key = keyed(r.batch+"\x00"+sub.CustomID, raw)
 	}
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 	"testing"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 )
 
 type line struct {
-	Line   int      `json:"line"`
-	Status int      `json:"status"`
-	JobID  string   `json:"job_id"`
-	Path   string   `json:"path"`
-	Error  *Problem `json:"error"`
+	Line   int           `json:"line"`
+	Status int           `json:"status"`
+	JobID  string        `json:"job_id"`
+	Path   string        `json:"path"`
+	Error  *wire.Problem `json:"error"`
 }
 
 func (a *api) batch(body io.Reader) (out []line) {

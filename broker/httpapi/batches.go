@@ -13,43 +13,9 @@ import (
 	"leeway/broker"
 	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
-
-// BatchStatus is where a batch stands.
-type BatchStatus string
-
-// The states.
-const (
-	BatchReceiving  BatchStatus = "receiving"   // its lines are still being read
-	BatchInProgress BatchStatus = "in_progress" // jobs of it have not ended
-	BatchDone       BatchStatus = "done"        // every line has its verdict, every job its outcome
-	BatchCancelled  BatchStatus = "cancelled"   // the same, after it was taken back
-)
-
-// Batch is a batch and how far it is.
-type Batch struct {
-	BatchID       string      `json:"batch_id"`
-	Status        BatchStatus `json:"status"`
-	Producer      string      `json:"producer,omitempty"`
-	CreatedAtMS   int64       `json:"created_at_ms"`
-	CancelledAtMS int64       `json:"cancelled_at_ms,omitempty"`
-	// ExpiresAtMS is when it is forgotten.
-	ExpiresAtMS int64 `json:"expires_at_ms"`
-	// Lines is how many have a verdict: Admitted, Refused by the gate (429 and
-	// 503), or Invalid: wrong in itself, or too late for its batch.
-	Lines    int64 `json:"lines"`
-	Admitted int64 `json:"admitted"`
-	Refused  int64 `json:"refused"`
-	Invalid  int64 `json:"invalid"`
-	// Pending is how many admitted jobs have not ended.
-	Pending int64 `json:"pending"`
-	// Lost is how many of them never will: their records are gone.
-	Lost int64 `json:"lost,omitempty"`
-	// Verdicts counts the lines by path or reason, Outcomes the ended jobs.
-	Verdicts map[string]int64         `json:"verdicts"`
-	Outcomes map[broker.Outcome]int64 `json:"outcomes"`
-}
 
 // lostAfter is how long after the last deadline jobs that have not ended are
 // taken for lost: their records are gone, and nobody ends them any more.
@@ -58,11 +24,11 @@ const lostAfter = 10 * time.Minute
 // gateSays reports whether a line was refused in good order, so that it may be
 // offered again.
 func gateSays(reason string) bool {
-	return reason == ReasonBusy || slices.Contains(slackgate.Reasons[:], slackgate.Reason(reason))
+	return reason == wire.ReasonBusy || slices.Contains(slackgate.Reasons[:], slackgate.Reason(reason))
 }
 
-func (s *Server) progress(b *broker.Batch) *Batch {
-	out := &Batch{
+func (s *Server) progress(b *broker.Batch) *wire.Batch {
+	out := &wire.Batch{
 		BatchID: b.ID, Producer: b.Producer, CreatedAtMS: b.CreatedMS, CancelledAtMS: b.CancelledMS, ExpiresAtMS: b.ExpiresMS,
 		Lines: b.Lines, Admitted: b.Admitted(), Pending: b.Pending(), Verdicts: b.Said, Outcomes: b.Ended,
 	}
@@ -80,13 +46,13 @@ func (s *Server) progress(b *broker.Batch) *Batch {
 	}
 	switch {
 	case b.ReceivingUntilMS > s.Store.NowMS() && b.CancelledMS == 0:
-		out.Status = BatchReceiving
+		out.Status = wire.BatchReceiving
 	case out.Pending > 0:
-		out.Status = BatchInProgress
+		out.Status = wire.BatchInProgress
 	case b.CancelledMS > 0:
-		out.Status = BatchCancelled
+		out.Status = wire.BatchCancelled
 	default:
-		out.Status = BatchDone
+		out.Status = wire.BatchDone
 	}
 	return out
 }
@@ -124,7 +90,7 @@ func (s *Server) getBatch(c echo.Context) error {
 			return err
 		}
 		p := s.progress(b)
-		if last || p.Status == BatchDone || p.Status == BatchCancelled {
+		if last || p.Status == wire.BatchDone || p.Status == wire.BatchCancelled {
 			return c.JSON(http.StatusOK, p)
 		}
 		select {
@@ -140,19 +106,12 @@ func (s *Server) getBatch(c echo.Context) error {
 // Bounds of lists and pages.
 const (
 	listedByDefault = 50
-	mostListed      = redisstore.MaxLines
 )
-
-// BatchList is a page of batches, newest first.
-type BatchList struct {
-	Batches []*Batch `json:"batches"`
-	Next    string   `json:"next_cursor,omitempty"`
-}
 
 func (s *Server) listBatches(c echo.Context) error {
 	q := newQuery(c, "producer", "cursor", "limit")
 	producer, all := s.whose(c, q)
-	limit := int(q.int("limit", listedByDefault, 1, mostListed))
+	limit := int(q.int("limit", listedByDefault, 1, wire.MaxListed))
 	if q.err != nil {
 		return q.err
 	}
@@ -161,7 +120,7 @@ func (s *Server) listBatches(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	out := BatchList{Batches: []*Batch{}, Next: next}
+	out := wire.BatchList{Batches: []*wire.Batch{}, Next: next}
 	for _, id := range ids {
 		b, err := s.Store.Batch(ctx, id)
 		switch {
@@ -186,12 +145,6 @@ func (s *Server) whose(c echo.Context, q *query) (producer string, all bool) {
 	return q.text("producer"), !q.has("producer")
 }
 
-// JobList is a page of jobs, newest first.
-type JobList struct {
-	Jobs []*broker.View `json:"jobs"`
-	Next string         `json:"next_cursor,omitempty"`
-}
-
 // listJobs lists the jobs admitted last. With a filter a page may hold fewer
 // than asked for and still have a next one.
 func (s *Server) listJobs(c echo.Context) error {
@@ -200,11 +153,11 @@ func (s *Server) listJobs(c echo.Context) error {
 	class := q.text("class")
 	state := oneOf(q, "state", broker.StateWaiting, broker.StateRunning, broker.StateDone)
 	outcome := oneOf(q, "outcome", broker.Outcomes[:]...)
-	limit := int(q.int("limit", listedByDefault, 1, mostListed))
+	limit := int(q.int("limit", listedByDefault, 1, wire.MaxListed))
 	if q.err != nil {
 		return q.err
 	}
-	ctx, out := c.Request().Context(), JobList{Jobs: []*broker.View{}, Next: q.v.Get("cursor")}
+	ctx, out := c.Request().Context(), wire.JobList{Jobs: []*broker.View{}, Next: q.v.Get("cursor")}
 	for range listReads {
 		jobs, next, err := s.Store.RecentJobs(ctx, producer, all, out.Next, limit)
 		if err != nil {
@@ -226,12 +179,6 @@ func (s *Server) listJobs(c echo.Context) error {
 // empty.
 const listReads = 10
 
-// BatchCancelResult counts what a batch's jobs met.
-type BatchCancelResult struct {
-	BatchID string                         `json:"batch_id"`
-	Results map[redisstore.Cancelled]int64 `json:"results"`
-}
-
 // cancelAtOnce is how many jobs are cancelled in one step of the store, which
 // does nothing else meanwhile.
 const cancelAtOnce = 50
@@ -247,7 +194,7 @@ func (s *Server) cancelBatch(c echo.Context) error {
 	if err := s.Store.CloseBatch(ctx, b.ID); err != nil {
 		return err
 	}
-	out := BatchCancelResult{BatchID: b.ID, Results: map[redisstore.Cancelled]int64{}}
+	out := wire.BatchCancelResult{BatchID: b.ID, Results: map[string]int64{}}
 	for after := int64(0); ; {
 		lines, err := s.Store.Lines(ctx, b.ID, after, cancelAtOnce, false)
 		if err != nil {
@@ -273,7 +220,7 @@ func (s *Server) cancelBatch(c echo.Context) error {
 		}
 		var ended []string
 		for i, what := range results {
-			out.Results[what]++
+			out.Results[string(what)]++
 			if what == redisstore.CancelWaiting {
 				ended = append(ended, ids[i])
 			}
@@ -298,20 +245,6 @@ func (s *Server) logEnds(ctx context.Context, ids []string) {
 	}
 }
 
-// LinePage is a page of a batch's lines.
-type LinePage struct {
-	Lines []*LineView `json:"lines"`
-	// Next is the cursor of the next page; empty at the end of what there is by
-	// now.
-	Next string `json:"next_cursor,omitempty"`
-}
-
-// LineView is a line with its verdict and, if it became a job, that job.
-type LineView struct {
-	BatchLine
-	Job *broker.View `json:"job,omitempty"`
-}
-
 // What ?verdict= of a batch's lines may say.
 const (
 	verdictAdmitted = "admitted"
@@ -325,7 +258,7 @@ const (
 func (s *Server) batchLines(c echo.Context) error {
 	q := newQuery(c, "cursor", "limit", "verdict", "outcome")
 	after := q.int("cursor", 0, 0, maxInstantMS)
-	limit := int(q.int("limit", listedByDefault, 1, mostListed))
+	limit := int(q.int("limit", listedByDefault, 1, wire.MaxListed))
 	said := oneOf(q, "verdict", verdictAdmitted, verdictRefused, verdictInvalid)
 	outcome := oneOf(q, "outcome", broker.Outcomes[:]...)
 	if q.err != nil {
@@ -339,13 +272,13 @@ func (s *Server) batchLines(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page := LinePage{Lines: []*LineView{}}
+	page := wire.LinePage{Lines: []*wire.LineView{}}
 	for i := range lines {
 		v, err := viewLine(&lines[i])
 		if err != nil {
 			return err
 		}
-		if (said == "" || said == v.verdictIs()) && (outcome == "" || v.Job != nil && v.Job.Outcome == outcome) {
+		if (said == "" || said == verdictKind(v)) && (outcome == "" || v.Job != nil && v.Job.Outcome == outcome) {
 			page.Lines = append(page.Lines, v)
 		}
 	}
@@ -356,17 +289,17 @@ func (s *Server) batchLines(c echo.Context) error {
 }
 
 // viewLine is a line on record as it goes over the wire.
-func viewLine(l *broker.BatchLine) (*LineView, error) {
-	v := &LineView{Job: l.Job}
+func viewLine(l *broker.BatchLine) (*wire.LineView, error) {
+	v := &wire.LineView{Job: l.Job}
 	if l.JobID == "" && l.Said != nil {
 		if err := json.Unmarshal(l.Said, &v.BatchLine); err != nil {
 			return nil, err
 		}
 	} else {
 		v.Status = http.StatusAccepted
-		v.Verdict = &Verdict{JobID: l.JobID, Path: l.Path}
+		v.Verdict = &wire.Verdict{JobID: l.JobID, Path: l.Path}
 		if l.Job != nil {
-			v.Verdict = recordedVerdict(l.Job)
+			v.Verdict = wire.RecordedVerdict(l.Job)
 		}
 		v.Path, v.Reason = l.Path, slackgate.Reason(l.Path.String())
 	}
@@ -374,8 +307,8 @@ func viewLine(l *broker.BatchLine) (*LineView, error) {
 	return v, nil
 }
 
-// verdictIs is the kind of verdict that a line got.
-func (v *LineView) verdictIs() string {
+// verdictKind is the kind of verdict that a line got.
+func verdictKind(v *wire.LineView) string {
 	switch {
 	case v.Error == nil:
 		return verdictAdmitted
@@ -383,16 +316,6 @@ func (v *LineView) verdictIs() string {
 		return verdictRefused
 	}
 	return verdictInvalid
-}
-
-// ResultLine is a line whose job has ended, with its answer.
-type ResultLine struct {
-	Line     int    `json:"line"`
-	CustomID string `json:"custom_id,omitempty"`
-	// Job is the job with its answer; left out when its record has lapsed.
-	Job *broker.View `json:"job,omitempty"`
-	// NextCursor is where to go on after this line.
-	NextCursor int64 `json:"next_cursor"`
 }
 
 // resultsAtOnce is how many answers are read at once.
@@ -437,7 +360,7 @@ func (s *Server) batchResults(c echo.Context) error {
 			if outcome != "" && (l.Job == nil || l.Job.Outcome != outcome) {
 				continue
 			}
-			err := enc.Encode(ResultLine{Line: broker.LineOf(l.At), CustomID: broker.LineCustomID(l.Name), Job: l.Job, NextCursor: cursor})
+			err := enc.Encode(wire.ResultLine{Line: broker.LineOf(l.At), CustomID: broker.LineCustomID(l.Name), Job: l.Job, NextCursor: cursor})
 			if err != nil {
 				return nil // the reader has gone
 			}
@@ -467,7 +390,7 @@ func (s *Server) awaitEnded(ctx context.Context, b *broker.Batch, cursor int64, 
 	for last := wait == 0; ; {
 		p := s.progress(b) // before the lines: what ends in between is among them
 		lines, err := s.Store.EndedLines(ctx, b.ID, cursor, resultsAtOnce)
-		if err != nil || len(lines) > 0 || last || p.Status == BatchDone || p.Status == BatchCancelled {
+		if err != nil || len(lines) > 0 || last || p.Status == wire.BatchDone || p.Status == wire.BatchCancelled {
 			return lines, err
 		}
 		select {

@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 )
 
 // sent is a batch as it was answered.
 type sent struct {
 	id    string
-	lines []BatchLine
+	lines []wire.BatchLine
 }
 
 func (s *sent) statuses() (out []int) {
@@ -41,9 +42,9 @@ func (a *api) sendBody(path string, body io.Reader, header ...string) sent {
 	if w.Code != http.StatusOK {
 		a.t.Fatalf("%s: %d %s", path, w.Code, w.Body)
 	}
-	out := sent{id: w.Header().Get(HeaderBatchID)}
+	out := sent{id: w.Header().Get(wire.HeaderBatchID)}
 	for l := range bytes.Lines(w.Body.Bytes()) {
-		var v BatchLine
+		var v wire.BatchLine
 		a.must(json.Unmarshal(l, &v))
 		out.lines = append(out.lines, v)
 	}
@@ -60,24 +61,24 @@ func (a *api) read(path string, into any) {
 }
 
 // pages reads all lines of a batch, limit at a time.
-func (a *api) pages(id string, limit int, filter string) (lines []*LineView) {
+func (a *api) pages(id string, limit int, filter string) (lines []*wire.LineView) {
 	a.t.Helper()
 	for cursor := "0"; cursor != ""; {
-		var p LinePage
+		var p wire.LinePage
 		a.read(fmt.Sprintf("/v1/batches/%s/lines?limit=%d&cursor=%s%s", id, limit, cursor, filter), &p)
 		lines, cursor = append(lines, p.Lines...), p.Next
 	}
 	return lines
 }
 
-func (a *api) results(id, query string) (out []ResultLine) {
+func (a *api) results(id, query string) (out []wire.ResultLine) {
 	a.t.Helper()
 	w := a.send(http.MethodGet, "/v1/batches/"+id+"/results"+query, "")
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != ndJSON {
 		a.t.Fatalf("results: %d %s", w.Code, w.Body)
 	}
 	for l := range bytes.Lines(w.Body.Bytes()) {
-		var r ResultLine
+		var r wire.ResultLine
 		a.must(json.Unmarshal(l, &r))
 		out = append(out, r)
 	}
@@ -85,9 +86,9 @@ func (a *api) results(id, query string) (out []ResultLine) {
 }
 
 // progress reads a batch and holds its counts against its lines.
-func (a *api) progress(id string) *Batch {
+func (a *api) progress(id string) *wire.Batch {
 	a.t.Helper()
-	var b Batch
+	var b wire.Batch
 	a.read("/v1/batches/"+id, &b)
 	verdicts, outcomes, pending := map[string]int64{}, map[broker.Outcome]int64{}, int64(0)
 	lines := a.pages(id, 3, "")
@@ -132,7 +133,7 @@ func TestLifeOfABatch(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 		b := a.progress(s.id)
-		if b.Status != BatchInProgress || b.Lines != 5 || b.Admitted != 3 || b.Refused != 1 || b.Invalid != 1 || b.Pending != 3 {
+		if b.Status != wire.BatchInProgress || b.Lines != 5 || b.Admitted != 3 || b.Refused != 1 || b.Invalid != 1 || b.Pending != 3 {
 			t.Errorf("%+v", b)
 		}
 		lines := a.pages(s.id, 2, "")
@@ -173,7 +174,7 @@ func TestLifeOfABatch(t *testing.T) {
 		if got := a.results(s.id, "?wait=30s&cursor=3"); len(got) != 0 || time.Since(start) > time.Second {
 			t.Errorf("%+v after %v", got, time.Since(start))
 		}
-		if b := a.progress(s.id); b.Status != BatchDone || b.Pending != 0 || b.Outcomes["usable"] != 2 || b.Outcomes["empty"] != 1 {
+		if b := a.progress(s.id); b.Status != wire.BatchDone || b.Pending != 0 || b.Outcomes["usable"] != 2 || b.Outcomes["empty"] != 1 {
 			t.Errorf("%+v", b)
 		}
 		if l := a.pages(s.id, 2, "&outcome=empty"); len(l) != 1 || l[0].Line != 4 {
@@ -188,11 +189,11 @@ func TestRefusedLinesAgain(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		lines := []string{`{"text":"a","custom_id":"a"}`, `{"text":"b","custom_id":"b"}`, `{"text":"c","custom_id":"c"}`}
 		a.cfg.Gate.AdmitPaid, a.cfg.Gate.AdmitFree = false, false
-		s := a.sendLines("/v1/jobs/batch", lines, HeaderIdempotencyKey, "night")
+		s := a.sendLines("/v1/jobs/batch", lines, wire.HeaderIdempotencyKey, "night")
 		if got := s.statuses(); !slices.Equal(got, []int{429, 429, 429}) {
 			t.Fatalf("%v", got)
 		}
-		if b := a.progress(s.id); b.Status != BatchDone || b.Refused != 3 || b.Verdicts["reject_closed"] != 3 {
+		if b := a.progress(s.id); b.Status != wire.BatchDone || b.Refused != 3 || b.Verdicts["reject_closed"] != 3 {
 			t.Errorf("%+v", b)
 		}
 		a.cfg.Gate.AdmitPaid = true
@@ -205,7 +206,7 @@ func TestRefusedLinesAgain(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		// The whole again, by the key: nothing is done twice.
-		all := a.sendLines("/v1/jobs/batch", lines, HeaderIdempotencyKey, "night")
+		all := a.sendLines("/v1/jobs/batch", lines, wire.HeaderIdempotencyKey, "night")
 		if got := all.statuses(); all.id != s.id || !slices.Equal(got, []int{202, 200, 200}) || all.lines[1].JobID != two.lines[0].JobID {
 			t.Errorf("%s %v", all.id, got)
 		}
@@ -220,7 +221,7 @@ func TestRefusedLinesAgain(t *testing.T) {
 		}
 		// Another body under a custom_id is a conflict, and unmakes nothing.
 		bad := a.sendLines("/v1/batches/"+s.id, []string{`{"text":"other","custom_id":"a"}`})
-		if l := bad.lines[0]; l.Status != 409 || l.Error.Reason != ReasonKeyConflict {
+		if l := bad.lines[0]; l.Status != 409 || l.Error.Reason != wire.ReasonKeyConflict {
 			t.Errorf("%+v", l)
 		}
 		if b := a.progress(s.id); b.Admitted != 3 || b.Invalid != 0 {
@@ -247,19 +248,19 @@ func TestCancelABatch(t *testing.T) {
 		if w.Code != 200 || w.Body.String() != fmt.Sprintf(`{"batch_id":%q,"results":{"cancelled":118,"done":1,"running":1}}`+"\n", s.id) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
-		if b := a.progress(s.id); b.Status != BatchInProgress || b.Pending != 1 {
+		if b := a.progress(s.id); b.Status != wire.BatchInProgress || b.Pending != 1 {
 			t.Errorf("%+v", b)
 		}
 		_, err = a.store.Finish(context.Background(), second, &broker.Finish{Outcome: broker.OutcomeFailed, FirstByteMS: -1})
 		a.must(err)
-		if b := a.progress(s.id); b.Status != BatchCancelled || b.Outcomes["cancelled"] != 119 || b.Outcomes["usable"] != 1 {
+		if b := a.progress(s.id); b.Status != wire.BatchCancelled || b.Outcomes["cancelled"] != 119 || b.Outcomes["usable"] != 1 {
 			t.Errorf("%+v", b)
 		}
 		synctest.Wait()
 		if got := len(a.log.jobs(t)); got != 118 {
 			t.Errorf("%d log lines of jobs that ended here", got)
 		}
-		if w := a.send(http.MethodPost, "/v1/batches/"+s.id, lines[0], "Content-Type", ndJSON); w.Code != 409 || w.problem.Reason != ReasonBatchCancelled {
+		if w := a.send(http.MethodPost, "/v1/batches/"+s.id, lines[0], "Content-Type", ndJSON); w.Code != 409 || w.problem.Reason != wire.ReasonBatchCancelled {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	})
@@ -271,11 +272,11 @@ func TestCancelWhileReceiving(t *testing.T) {
 		const key = "k"
 		in, out := io.Pipe()
 		done := make(chan sent)
-		go func() { done <- a.sendBody("/v1/jobs/batch", in, HeaderIdempotencyKey, key) }()
+		go func() { done <- a.sendBody("/v1/jobs/batch", in, wire.HeaderIdempotencyKey, key) }()
 		id := batchID("", key)
 		_, _ = io.WriteString(out, `{"text":"x"}`+"\n")
 		synctest.Wait()
-		if b := a.progress(id); b.Status != BatchReceiving || b.Admitted != 1 {
+		if b := a.progress(id); b.Status != wire.BatchReceiving || b.Admitted != 1 {
 			t.Errorf("%+v", b)
 		}
 		if w := a.send(http.MethodDelete, "/v1/batches/"+id, ""); w.Code != 200 {
@@ -284,10 +285,10 @@ func TestCancelWhileReceiving(t *testing.T) {
 		_, _ = io.WriteString(out, `{"text":"y"}`+"\n")
 		_ = out.Close()
 		s := <-done
-		if got := s.statuses(); !slices.Equal(got, []int{202, 409}) || s.lines[1].Error.Reason != ReasonBatchCancelled {
+		if got := s.statuses(); !slices.Equal(got, []int{202, 409}) || s.lines[1].Error.Reason != wire.ReasonBatchCancelled {
 			t.Errorf("%v", got)
 		}
-		if b := a.progress(id); b.Status != BatchCancelled || b.Outcomes["cancelled"] != 1 || b.Invalid != 1 {
+		if b := a.progress(id); b.Status != wire.BatchCancelled || b.Outcomes["cancelled"] != 1 || b.Invalid != 1 {
 			t.Errorf("%+v", b)
 		}
 	})
@@ -299,12 +300,12 @@ func TestReceivingEndsByItself(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		_, err := a.store.OpenBatch(context.Background(), "b", "", false, 10)
 		a.must(err)
-		if b := a.progress("b"); b.Status != BatchReceiving {
+		if b := a.progress("b"); b.Status != wire.BatchReceiving {
 			t.Errorf("%+v", b)
 		}
 		start := time.Now()
-		var b Batch
-		for b.Status != BatchDone {
+		var b wire.Batch
+		for b.Status != wire.BatchDone {
 			a.read("/v1/batches/b?wait=1m", &b)
 		}
 		if took := time.Since(start); took < 2*time.Minute || took > 2*time.Minute+2*time.Second {
@@ -323,14 +324,14 @@ func TestBatchWithALostJob(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		s := a.sendLines("/v1/jobs/batch", []string{`{"text":"x"}`})
 		a.redis.Del("{leeway}:job:" + s.lines[0].JobID)
-		var b Batch
+		var b wire.Batch
 		a.read("/v1/batches/"+s.id+"?wait=5s", &b)
-		if b.Status != BatchInProgress || b.Pending != 1 {
+		if b.Status != wire.BatchInProgress || b.Pending != 1 {
 			t.Errorf("%+v", b)
 		}
 		time.Sleep(lostAfter + 15*time.Second)
 		a.read("/v1/batches/"+s.id, &b)
-		if b.Status != BatchDone || b.Lost != 1 {
+		if b.Status != wire.BatchDone || b.Lost != 1 {
 			t.Errorf("%+v", b)
 		}
 		if l := a.pages(s.id, 5, ""); len(l) != 1 || l[0].Job != nil || l[0].JobID != s.lines[0].JobID {
@@ -403,7 +404,7 @@ func TestListJobsByFilter(t *testing.T) {
 		for query, want := range map[string]int{
 			"?state=done&limit=2": 1, "?outcome=usable&limit=2": 1, "?state=waiting&limit=2": 2, "?class=summary": 6, "?class=other": 0, "?outcome=late": 0,
 		} {
-			var l JobList
+			var l wire.JobList
 			a.read("/v1/jobs"+query, &l)
 			if len(l.Jobs) != want || want == 1 && l.Jobs[0].ID != first {
 				t.Errorf("%s: %+v", query, l)
@@ -431,10 +432,10 @@ func TestMemoryOverConnections(t *testing.T) {
 		for hog.take(context.Background(), 1000, 0) == nil {
 		}
 		start := time.Now()
-		if w := a.submit(`{"text":"` + strings.Repeat("y", 1000) + `"}`); w.Code != 503 || w.problem.Reason != ReasonBusy || time.Since(start) != bodyMemoryWait {
+		if w := a.submit(`{"text":"` + strings.Repeat("y", 1000) + `"}`); w.Code != 503 || w.problem.Reason != wire.ReasonBusy || time.Since(start) != bodyMemoryWait {
 			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
 		}
-		if w := a.send(http.MethodPost, "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", ndJSON); w.Code != 503 || w.problem.Reason != ReasonBusy {
+		if w := a.send(http.MethodPost, "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", ndJSON); w.Code != 503 || w.problem.Reason != wire.ReasonBusy {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		// The rest of a line waits, and goes on when there is memory again.
@@ -456,7 +457,7 @@ func TestMemoryOverConnections(t *testing.T) {
 		_, _ = io.WriteString(ins[1], `{"text":"x"}`)
 		_ = ins[1].Close()
 		s := <-done
-		if got := s.statuses(); !slices.Equal(got, []int{503, 202}) || s.lines[0].RetryAfterMS == 0 || s.lines[0].Error.Reason != ReasonBusy {
+		if got := s.statuses(); !slices.Equal(got, []int{503, 202}) || s.lines[0].RetryAfterMS == 0 || s.lines[0].Error.Reason != wire.ReasonBusy {
 			t.Errorf("%+v", s.lines)
 		}
 		_ = ins[2].CloseWithError(io.ErrUnexpectedEOF)

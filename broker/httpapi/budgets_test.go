@@ -12,6 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -23,12 +24,12 @@ classes:
   tight: {prefer: paid-only, budget_micro_per_day: 1500}
 `
 
-func (a *api) budgets() map[string]BudgetView {
+func (a *api) budgets() map[string]wire.BudgetView {
 	a.t.Helper()
 	w := a.send(http.MethodGet, "/v1/budgets", "")
-	var got BudgetsAnswer
+	var got wire.BudgetsAnswer
 	a.must(json.Unmarshal(w.Body.Bytes(), &got))
-	out := map[string]BudgetView{}
+	out := map[string]wire.BudgetView{}
 	for _, b := range got.Budgets {
 		out[b.Scope+" "+b.Name] = b
 	}
@@ -57,7 +58,7 @@ func TestBudgetRefusals(t *testing.T) {
 			w := a.submitAs(tt.producer, tt.class)
 			v := w.problem.Verdict
 			if w.Code == http.StatusAccepted {
-				v = &Verdict{}
+				v = &wire.Verdict{}
 				a.must(json.Unmarshal(w.Body.Bytes(), v))
 			}
 			if w.problem.Reason != tt.reason || string(v.Limit) != tt.limit || v.Path.String() != tt.path || (w.Header().Get("Retry-After") != "") != (tt.retry != "") {
@@ -112,7 +113,7 @@ func TestParallelSubmissionsAgainstABudget(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if reasons[w.problem.Reason]++; w.Code == http.StatusAccepted {
-					var v Verdict
+					var v wire.Verdict
 					a.must(json.Unmarshal(w.Body.Bytes(), &v))
 					ids = append(ids, v.JobID)
 				}
@@ -141,13 +142,13 @@ func TestParallelSubmissionsAgainstABudget(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 200 {
 			wg.Go(func() {
-				a.chat(ctx, `{"model":"paid","messages":[{"role":"user","content":"x"}]}`, HeaderDeadline, "600000", "Authorization", "Bearer n")
+				a.chat(ctx, `{"model":"paid","messages":[{"role":"user","content":"x"}]}`, wire.HeaderDeadline, "600000", "Authorization", "Bearer n")
 			})
 		}
 		synctest.Wait()
 		reserved := func() int64 {
 			w := a.send(http.MethodGet, "/v1/budgets", "", "Authorization", "Bearer n")
-			var got BudgetsAnswer
+			var got wire.BudgetsAnswer
 			a.must(json.Unmarshal(w.Body.Bytes(), &got))
 			if len(got.Budgets) != 1 || got.Budgets[0].Name != "nightly" { // its own and no other's
 				t.Fatalf("%s", w.Body)

@@ -7,25 +7,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
-	"leeway/slackgate"
+	"leeway/broker/wire"
 )
-
-// The events of a job, in their order. A job that never ran has no running, one
-// without answer text no first_byte; after a lost worker running may come again.
-const (
-	EventVerdict   = "verdict"    // a [Verdict]
-	EventRunning   = "running"    // an [EventAt]: a worker has claimed the job
-	EventFirstByte = "first_byte" // an [EventAt]: the first answer text came
-	EventOutcome   = "outcome"    // a [broker.View]; the stream ends
-)
-
-// EventAt says when something happened to a job.
-type EventAt struct {
-	JobID string         `json:"job_id"`
-	Path  slackgate.Path `json:"path"`
-	// AtMS is the instant on the broker's clock.
-	AtMS int64 `json:"at_ms"`
-}
 
 // events streams what happens to a job, beginning with what has happened
 // already, until its outcome.
@@ -91,6 +74,7 @@ type teller struct {
 func (t *teller) tell(v *broker.View) error {
 	done := v.State == broker.StateDone
 	claimedMS := v.AcceptedMS + v.QueueWaitMS
+	at := func(ms int64) wire.EventAt { return wire.EventAt{JobID: v.ID, Path: v.Path, AtMS: ms} }
 	if v.State == broker.StateWaiting {
 		t.running, t.firstByte = false, false // it was handed back, or its worker was lost
 	}
@@ -100,10 +84,10 @@ func (t *teller) tell(v *broker.View) error {
 		name string
 		data any
 	}{
-		{&t.verdict, true, EventVerdict, recordedVerdict(v)},
-		{&t.running, v.State == broker.StateRunning || done && v.Attempts > 0, EventRunning, EventAt{v.ID, v.Path, claimedMS}},
-		{&t.firstByte, v.FirstByteAtMS > 0 || v.FirstByteMS != nil, EventFirstByte, EventAt{v.ID, v.Path, firstByteAt(v, claimedMS)}},
-		{new(bool), done, EventOutcome, v},
+		{&t.verdict, true, wire.EventVerdict, wire.RecordedVerdict(v)},
+		{&t.running, v.State == broker.StateRunning || done && v.Attempts > 0, wire.EventRunning, at(claimedMS)},
+		{&t.firstByte, v.FirstByteAtMS > 0 || v.FirstByteMS != nil, wire.EventFirstByte, at(firstByteAt(v, claimedMS))},
+		{new(bool), done, wire.EventOutcome, v},
 	} {
 		if *e.told || !e.due {
 			continue
@@ -121,16 +105,4 @@ func firstByteAt(v *broker.View, claimedMS int64) int64 {
 		return claimedMS + *v.FirstByteMS
 	}
 	return v.FirstByteAtMS
-}
-
-// recordedVerdict is the verdict that a job on record once got.
-func recordedVerdict(v *broker.View) *Verdict {
-	out := &Verdict{
-		JobID: v.ID, Path: v.Path, Reason: slackgate.Reason(v.Path.String()),
-		SlackMS: v.Admission.SlackMS, PredictedWaitMS: v.Admission.PredictedWaitMS,
-		ReserveMS: v.ReserveMS, DeadlineAtMS: v.DeadlineAtMS,
-	}
-	out.NeedMS.set(v.Path, v.Admission.NeedMS)
-	out.QueueAgeMS.set(v.Path, v.Admission.QueueAgeMS)
-	return out
 }

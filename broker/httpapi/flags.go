@@ -12,39 +12,9 @@ import (
 	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
-
-// FlagView is a flag as it holds now.
-type FlagView struct {
-	Name  flag.Name `json:"name"`
-	Class string    `json:"class,omitempty"`
-	// Value is what holds; Source is "config" or "flag".
-	Value  string `json:"value"`
-	Source string `json:"source"`
-	By     string `json:"by,omitempty"`
-	Reason string `json:"reason,omitempty"`
-	AtMS   int64  `json:"at_ms,omitempty"`
-	// UntilMS is when the value ends by itself; absent: when it is cleared.
-	UntilMS int64 `json:"until_ms,omitempty"`
-}
-
-// FlagAnswer is the new state of a flag and what it does to the gate now.
-type FlagAnswer struct {
-	Flag FlagView `json:"flag"`
-	// Gate is what the gate would say to a job of the class now; absent when
-	// it cannot say.
-	Gate *Verdict `json:"gate,omitempty"`
-}
-
-// setFlag is the body of PUT /v1/flags/{name}.
-type setFlag struct {
-	Value  *string `json:"value"`
-	Reason string  `json:"reason"`
-	By     string  `json:"by"`
-	Class  string  `json:"class"`
-	ForMS  int64   `json:"for_ms"`
-}
 
 // start is a flag's value from configuration.
 func (s *Server) start(n flag.Name) string {
@@ -77,13 +47,13 @@ func (s *Server) start(n flag.Name) string {
 	return "unset"
 }
 
-func (s *Server) flagView(t *flag.Table, n flag.Name, class string, nowMS int64) FlagView {
+func (s *Server) flagView(t *flag.Table, n flag.Name, class string, nowMS int64) wire.FlagView {
 	if e := t.Get(n, class, nowMS); e != nil {
-		return FlagView{
+		return wire.FlagView{
 			Name: n, Class: e.Class, Value: e.Value, Source: "flag", By: e.By, Reason: e.Reason, AtMS: e.AtMS, UntilMS: e.UntilMS,
 		}
 	}
-	return FlagView{Name: n, Value: s.start(n), Source: "config"}
+	return wire.FlagView{Name: n, Value: s.start(n), Source: "config"}
 }
 
 // listFlags shows every flag, and beside it the values for single classes.
@@ -93,7 +63,7 @@ func (s *Server) listFlags(c echo.Context) error {
 		return err
 	}
 	now := s.Store.NowMS()
-	out := make([]FlagView, 0, len(flag.Names))
+	out := make([]wire.FlagView, 0, len(flag.Names))
 	for _, n := range flag.Names {
 		out = append(out, s.flagView(t, n, "", now))
 	}
@@ -121,7 +91,7 @@ func (s *Server) getFlag(c echo.Context) error {
 func (s *Server) flagOf(c echo.Context) (flag.Name, string, error) {
 	n, err := flag.Parse(c.Param("name"))
 	if err != nil {
-		return "", "", problem(http.StatusNotFound, ReasonNotFound, err.Error())
+		return "", "", problem(http.StatusNotFound, wire.ReasonNotFound, err.Error())
 	}
 	class := c.QueryParam("class")
 	return n, class, s.knownClass(class)
@@ -142,20 +112,20 @@ func (s *Server) putFlag(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var f setFlag
+	var f wire.FlagChange
 	if err := readJSON(c, &f); err != nil {
 		return err
 	}
 	switch {
-	case f.Value == nil:
+	case f.Value == "":
 		return broker.Fieldf("value", "is missing")
 	case f.ForMS != 0 && (f.ForMS < flag.MinExpiryMS || f.ForMS > flag.MaxExpiryMS):
 		return broker.Fieldf("for_ms", "is outside %d..%d", flag.MinExpiryMS, int64(flag.MaxExpiryMS))
 	}
-	if err := firstError(n.Check(*f.Value), checkWords(f.Reason, f.By), s.knownClass(f.Class)); err != nil {
+	if err := firstError(n.Check(f.Value), checkWords(f.Reason, f.By), s.knownClass(f.Class)); err != nil {
 		return err
 	}
-	return s.changeFlag(c, n, f.Class, *f.Value, f.By, f.Reason, time.Duration(f.ForMS)*time.Millisecond)
+	return s.changeFlag(c, n, f.Class, f.Value, f.By, f.Reason, time.Duration(f.ForMS)*time.Millisecond)
 }
 
 // clearFlag returns a flag to its value from configuration.
@@ -182,9 +152,9 @@ func (s *Server) changeFlag(c echo.Context, n flag.Name, class, value, by, reaso
 	if err != nil {
 		return err
 	}
-	out := FlagAnswer{Flag: s.flagView(t, n, class, s.Store.NowMS())}
+	out := wire.FlagAnswer{Flag: s.flagView(t, n, class, s.Store.NowMS())}
 	if v, _, err := s.dryRunOf(ctx, class); err == nil {
-		out.Gate = verdict(&v)
+		out.Gate = wire.NewVerdict(&v)
 	}
 	return c.JSON(http.StatusOK, out)
 }
@@ -207,8 +177,8 @@ func checkWords(reason, by string) error {
 	if reason == "" || len(reason) > flag.MaxReason {
 		return broker.Fieldf("reason", "must be there and at most %d bytes: it stands in the audit trail", flag.MaxReason)
 	}
-	if len(by) > MaxProducerBytes {
-		return broker.Fieldf("by", "is longer than %d bytes", MaxProducerBytes)
+	if len(by) > wire.MaxProducerBytes {
+		return broker.Fieldf("by", "is longer than %d bytes", wire.MaxProducerBytes)
 	}
 	return nil
 }

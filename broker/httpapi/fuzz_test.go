@@ -9,6 +9,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/config"
+	"leeway/broker/wire"
 )
 
 // FuzzDecode: whatever comes in, a submission is either a job within every
@@ -42,7 +43,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if job.DeadlineMS < 1 || job.DeadlineMS > 24*3600*1000 || job.ReserveMS != 2000 || strings.TrimSpace(job.Text) == "" ||
-			len(job.Text) > 1000 || job.MaxOutputTokens < 1 || job.MaxOutputTokens > 400 || len(job.Metadata) > MaxMetadata || len(job.Producer) > MaxProducerBytes {
+			len(job.Text) > 1000 || job.MaxOutputTokens < 1 || job.MaxOutputTokens > 400 || len(job.Metadata) > MaxMetadata || len(job.Producer) > wire.MaxProducerBytes {
 			t.Fatalf("%q became %+v", body, job)
 		}
 	})

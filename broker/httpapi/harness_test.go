@@ -32,6 +32,7 @@ import (
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
 	"leeway/broker/ticket"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -266,7 +267,7 @@ func (a *api) live(paid, free int) {
 // answer is a response as a test looks at it.
 type answer struct {
 	*httptest.ResponseRecorder
-	problem Problem
+	problem wire.Problem
 }
 
 // reason is the problem's, and its field.
@@ -323,7 +324,7 @@ func (a *api) submit(body string) *answer {
 func (a *api) admitted(body string) string {
 	a.t.Helper()
 	w := a.submit(body)
-	var v Verdict
+	var v wire.Verdict
 	if err := json.Unmarshal(w.Body.Bytes(), &v); w.Code != http.StatusAccepted || err != nil {
 		a.t.Fatalf("not admitted: %d %s", w.Code, w.Body)
 	}

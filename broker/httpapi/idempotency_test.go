@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"leeway/broker/config"
+	"leeway/broker/wire"
 )
 
 // A submission under a bound key is its job, also when its instant has passed
@@ -21,8 +22,8 @@ func TestKeyOutlivesItsDeadline(t *testing.T) {
 		at := time.UnixMilli(a.store.NowMS() + 10_000).UTC().Format(time.RFC3339Nano)
 		body := fmt.Sprintf(`{"text":"x","deadline_at":%q,"producer":"p"}`, at)
 		post := func(body, key string) (*answer, string) {
-			w := a.send(http.MethodPost, "/v1/jobs", body, "Content-Type", asJSON, HeaderIdempotencyKey, key)
-			var v Verdict
+			w := a.send(http.MethodPost, "/v1/jobs", body, "Content-Type", asJSON, wire.HeaderIdempotencyKey, key)
+			var v wire.Verdict
 			a.must(json.Unmarshal(w.Body.Bytes(), &v))
 			return w, v.JobID
 		}
@@ -41,19 +42,19 @@ func TestKeyOutlivesItsDeadline(t *testing.T) {
 			"another key":      func() *answer { w, _ := post(body, "l"); return w }(),
 			"no key":           a.submit(body),
 		} {
-			if w.Code != http.StatusBadRequest || w.reason() != ReasonInvalidField+" deadline_at" {
+			if w.Code != http.StatusBadRequest || w.reason() != wire.ReasonInvalidField+" deadline_at" {
 				t.Errorf("%s: %d %s", what, w.Code, w.Body)
 			}
 		}
-		to := "/v1/batches/" + batch.Header().Get(HeaderBatchID)
+		to := "/v1/batches/" + batch.Header().Get(wire.HeaderBatchID)
 		repeated := a.send(http.MethodPost, to, line, "Content-Type", ndJSON)
-		var one, two BatchLine
+		var one, two wire.BatchLine
 		a.must(json.Unmarshal(batch.Body.Bytes(), &one))
 		a.must(json.Unmarshal(repeated.Body.Bytes(), &two))
 		if one.Status != 202 || two.Status != 200 || two.Error != nil || two.JobID != one.JobID || two.CustomID != "one" {
 			t.Errorf("%s, then %s", batch.Body, repeated.Body)
 		}
-		var b Batch
+		var b wire.Batch
 		a.must(json.Unmarshal(a.send(http.MethodGet, to, "").Body.Bytes(), &b))
 		if b.Lines != 1 || b.Admitted != 1 || b.Invalid != 0 {
 			t.Errorf("%+v", b)
@@ -71,7 +72,7 @@ func TestKeyOutlivesItsDeadline(t *testing.T) {
 // numbers of the pool that did not take the job.
 func firstAsRepeated(t *testing.T, first, again []byte) string {
 	t.Helper()
-	var a, b Verdict
+	var a, b wire.Verdict
 	if err := json.Unmarshal(first, &a); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestChatKeyOutlivesItsClass(t *testing.T) {
 			w, _ := a.chat(a.t.Context(), body, header...)
 			return w
 		}
-		const key = HeaderIdempotencyKey
+		const key = wire.HeaderIdempotencyKey
 		var first *httptest.ResponseRecorder
 		done := make(chan struct{})
 		go func() {
@@ -137,7 +138,7 @@ func TestStreamedChatKeyOutlivesItsClass(t *testing.T) {
 		const body = `{"model":"gone","stream":true,"messages":[{"role":"user","content":"x"}]}`
 		answers := make(chan string, 2)
 		chat := func() {
-			w := a.send(http.MethodPost, routeChat, body, "Content-Type", asJSON, HeaderIdempotencyKey, "k")
+			w := a.send(http.MethodPost, routeChat, body, "Content-Type", asJSON, wire.HeaderIdempotencyKey, "k")
 			answers <- fmt.Sprint(w.Code, w.Body)
 		}
 		go chat()

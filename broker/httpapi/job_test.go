@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -58,7 +59,7 @@ func TestWaitWakesOnTheOutcome(t *testing.T) {
 			t.Errorf("waited %v for an ended job", time.Since(start))
 		}
 		// Nor of one that is on no record.
-		if w := a.send(http.MethodGet, "/v1/jobs/nobody?wait=30s", ""); w.Code != 404 || w.problem.Reason != ReasonNotFound || time.Since(start) != 0 {
+		if w := a.send(http.MethodGet, "/v1/jobs/nobody?wait=30s", ""); w.Code != 404 || w.problem.Reason != wire.ReasonNotFound || time.Since(start) != 0 {
 			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
 		}
 		if n := len(a.notifier.waiters); n != 0 {
@@ -287,7 +288,7 @@ func TestLedgersAndGate(t *testing.T) {
 			t.Errorf("spend %s", w.Body)
 		}
 		a.admitted(`{"text":"x","deadline_ms":600000}`)
-		var g GateAnswer
+		var g wire.GateAnswer
 		w = a.send(http.MethodGet, "/v1/gate", "")
 		if err := json.Unmarshal(w.Body.Bytes(), &g); err != nil || g.Policy != "predictive" || g.Pools["paid"].Capacity != 2 ||
 			g.Pools["paid"].Running != 1 || g.Pools["paid"].Waiting != 1 || g.Verdict.Path != slackgate.Paid || g.NowMS == 0 {
@@ -306,11 +307,11 @@ func TestRoutes(t *testing.T) {
 			status       int
 			reason       string
 		}{
-			{"GET", "/", 404, ReasonNotFound},
-			{"GET", "/v1/jobsXYZ", 404, ReasonNotFound},
-			{"POST", "/v1/jobs:batch", 404, ReasonNotFound},
-			{"PUT", "/v1/jobs", 405, ReasonMethod},
-			{"DELETE", "/livez", 405, ReasonMethod},
+			{"GET", "/", 404, wire.ReasonNotFound},
+			{"GET", "/v1/jobsXYZ", 404, wire.ReasonNotFound},
+			{"POST", "/v1/jobs:batch", 404, wire.ReasonNotFound},
+			{"PUT", "/v1/jobs", 405, wire.ReasonMethod},
+			{"DELETE", "/livez", 405, wire.ReasonMethod},
 		} {
 			if w := a.send(tt.method, tt.path, ""); w.Code != tt.status || w.problem.Reason != tt.reason {
 				t.Errorf("%s %s: %d %s", tt.method, tt.path, w.Code, w.Body)
@@ -326,7 +327,7 @@ func TestPanicInHandler(t *testing.T) {
 		a.Config = nil
 		w := a.submit(`{"text":"x"}`)
 		a.Config = cfg
-		if w.Code != 500 || w.problem.Reason != ReasonInternal || strings.Contains(w.Body.String(), "nil pointer") {
+		if w.Code != 500 || w.problem.Reason != wire.ReasonInternal || strings.Contains(w.Body.String(), "nil pointer") {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		if !strings.Contains(a.log.buf.String(), "handler panicked") {

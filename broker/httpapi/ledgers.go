@@ -15,6 +15,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -74,8 +75,8 @@ func (q *query) int(name string, def, lo, hi int64) int64 {
 // text reads a filter that compares.
 func (q *query) text(name string) string {
 	v := q.v.Get(name)
-	if len(v) > MaxProducerBytes {
-		q.failf(name, "is longer than %d bytes", MaxProducerBytes)
+	if len(v) > wire.MaxProducerBytes {
+		q.failf(name, "is longer than %d bytes", wire.MaxProducerBytes)
 	}
 	return v
 }
@@ -146,7 +147,7 @@ func askRows(c echo.Context, own ...string) (*rowsAsked, error) {
 	if len(a.cursor) > maxCursor {
 		q.failf("cursor", "is not one of ours")
 	}
-	def, most := int64(defaultPage), int64(redisstore.MaxPage)
+	def, most := int64(defaultPage), int64(wire.MaxRows)
 	if a.format != ledger.JSON {
 		def, most = 0, 1<<40
 	}
@@ -212,7 +213,7 @@ func streamRows[T any](s *Server, c echo.Context, a *rowsAsked, header []string,
 	if err := s.endNow(ctx, a.filter); err != nil {
 		return err
 	}
-	first, err := read(ctx, a.filter, a.cursor, redisstore.MaxPage)
+	first, err := read(ctx, a.filter, a.cursor, wire.MaxRows)
 	if err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func streamRows[T any](s *Server, c echo.Context, a *rowsAsked, header []string,
 		if err := out.flush(); err != nil {
 			out.broken(err)
 		}
-		if page, err = read(ctx, a.filter, page.Next, redisstore.MaxPage); err != nil {
+		if page, err = read(ctx, a.filter, page.Next, wire.MaxRows); err != nil {
 			out.broken(err)
 		}
 	}
@@ -292,17 +293,6 @@ func (o *rowStream) broken(err error) {
 	panic(http.ErrAbortHandler)
 }
 
-// RollupAnswer is GET /v1/ledgers/rollups.
-type RollupAnswer struct {
-	Ledger ledger.Kind   `json:"ledger"`
-	By     ledger.Step   `json:"by"`
-	FromMS int64         `json:"from_ms"`
-	ToMS   int64         `json:"to_ms"`
-	Rows   []*ledger.Sum `json:"rows"`
-	// ReachesBackToMS is the first instant whose sums are still kept.
-	ReachesBackToMS int64 `json:"reaches_back_to_ms"`
-}
-
 // rollups reads the sums of one ledger by minute or hour. Steps in which
 // nothing was booked have no row.
 func (s *Server) rollups(c echo.Context) error {
@@ -336,7 +326,7 @@ func (s *Server) rollups(c echo.Context) error {
 	if err := s.endNow(ctx, &r.Filter); err != nil {
 		return err
 	}
-	a := &RollupAnswer{Ledger: r.Kind, By: r.Step, ToMS: r.Filter.ToMS, ReachesBackToMS: s.Store.RollupsReachBackToMS()}
+	a := &wire.RollupAnswer{Ledger: r.Kind, By: r.Step, ToMS: r.Filter.ToMS, ReachesBackToMS: s.Store.RollupsReachBackToMS()}
 	if a.FromMS = r.Filter.FromMS; !q.has("from_ms") {
 		a.FromMS = max(0, a.ToMS-DefaultRollupMS)
 	}
@@ -420,7 +410,7 @@ const maxCursor = 4096
 // pageParams reads ?cursor= and ?limit=.
 func pageParams(c echo.Context) (cursor string, limit int, err error) {
 	q := newQuery(c, "cursor", "limit")
-	cursor, limit = q.v.Get("cursor"), int(q.int("limit", defaultPage, 1, redisstore.MaxPage))
+	cursor, limit = q.v.Get("cursor"), int(q.int("limit", defaultPage, 1, wire.MaxRows))
 	if len(cursor) > maxCursor {
 		q.failf("cursor", "is not one of ours")
 	}

@@ -16,6 +16,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -135,9 +136,9 @@ func TestLedgerParameters(t *testing.T) {
 
 func TestRollups(t *testing.T) {
 	inAPI(t, "", func(a *api) {
-		get := func(query string) *RollupAnswer {
+		get := func(query string) *wire.RollupAnswer {
 			t.Helper()
-			var got RollupAnswer
+			var got wire.RollupAnswer
 			w := a.send(http.MethodGet, "/v1/ledgers/rollups?"+query, "")
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
 				t.Fatalf("%s: %d %s", query, w.Code, w.Body)

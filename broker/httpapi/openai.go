@@ -13,24 +13,13 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 )
 
 // The OpenAI-compatible face: a chat completion is a job. The model is the
 // job's class, the user's messages are its text, and a system message is added
 // to the class's prompt. Parameters that only shape the sampling are ignored;
 // those that would make another answer than a text are refused.
-
-// HeaderDeadline is a chat completion's deadline in milliseconds from receipt.
-const HeaderDeadline = "X-Deadline-Ms"
-
-// The headers that carry the verdict on a chat completion.
-const (
-	HeaderPath          = "X-Leeway-Path"
-	HeaderReason        = "X-Leeway-Reason"
-	HeaderSlack         = "X-Leeway-Slack-Ms"
-	HeaderPredictedWait = "X-Leeway-Predicted-Wait-Ms"
-	HeaderJobID         = "X-Leeway-Job-Id"
-)
 
 // MaxInstructionBytes bounds what system messages add to a class's prompt.
 const MaxInstructionBytes = 16 << 10
@@ -164,7 +153,7 @@ func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (
 	cfg := s.Config()
 	class, ok := cfg.Classes[r.Model]
 	if !ok {
-		p := problem(http.StatusNotFound, ReasonNoModel, "no such model: models are the classes, see GET /v1/models")
+		p := problem(http.StatusNotFound, wire.ReasonNoModel, "no such model: models are the classes, see GET /v1/models")
 		p.Field = "model"
 		return nil, p
 	}
@@ -173,10 +162,10 @@ func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (
 		return nil, err
 	}
 	sub := submission{Class: r.Model, Producer: chatProducer(c), Text: &text, Metadata: r.Metadata}
-	if v := c.Request().Header.Get(HeaderDeadline); v != "" {
+	if v := c.Request().Header.Get(wire.HeaderDeadline); v != "" {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err != nil {
-			return nil, broker.Fieldf(HeaderDeadline, "must be a whole number of milliseconds from now, for example 15000")
+			return nil, broker.Fieldf(wire.HeaderDeadline, "must be a whole number of milliseconds from now, for example 15000")
 		}
 		sub.DeadlineMS = strconv.AppendInt(nil, n, 10)
 	}
@@ -208,7 +197,7 @@ func inChat(err error) error {
 	if !ok {
 		return err
 	}
-	names := map[string]string{"text": "messages", "deadline_ms": HeaderDeadline, "max_output_tokens": "max_completion_tokens"}
+	names := map[string]string{"text": "messages", "deadline_ms": wire.HeaderDeadline, "max_output_tokens": "max_completion_tokens"}
 	if name := names[f.Field]; name != "" {
 		return broker.Fieldf(name, "%s", f.Detail)
 	}
@@ -228,7 +217,7 @@ type apiErrorBody struct {
 }
 
 // asAPIError puts a problem into OpenAI's words.
-func asAPIError(p *Problem) apiErrorBody {
+func asAPIError(p *wire.Problem) apiErrorBody {
 	e := apiError{Message: p.Detail, Type: "server_error", Code: p.Reason}
 	switch {
 	case p.Status == http.StatusUnauthorized:
@@ -251,13 +240,13 @@ func asAPIError(p *Problem) apiErrorBody {
 const longestClientWait = 59 * time.Second
 
 // failChat answers a chat completion's or the models' failure.
-func failChat(c echo.Context, p *Problem) error {
+func failChat(c echo.Context, p *wire.Problem) error {
 	h := c.Response().Header()
 	if v := p.Verdict; v != nil {
 		verdictHeaders(h, v)
 	}
 	retry := time.Duration(p.RetryAfterMS) * time.Millisecond
-	p.retryAfter(h)
+	retryAfter(h, p)
 	// Left alone, the clients retry these on a schedule of their own.
 	waitable := p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
 	if p.Status == http.StatusConflict || waitable && p.Status != http.StatusInternalServerError && (retry == 0 || retry > longestClientWait) {
@@ -266,13 +255,13 @@ func failChat(c echo.Context, p *Problem) error {
 	return c.JSON(p.Status, asAPIError(p))
 }
 
-func verdictHeaders(h http.Header, v *Verdict) {
-	h.Set(HeaderPath, v.Path.String())
-	h.Set(HeaderReason, string(v.Reason))
-	h.Set(HeaderSlack, strconv.FormatInt(v.SlackMS, 10))
-	h.Set(HeaderPredictedWait, strconv.FormatInt(v.PredictedWaitMS, 10))
+func verdictHeaders(h http.Header, v *wire.Verdict) {
+	h.Set(wire.HeaderPath, v.Path.String())
+	h.Set(wire.HeaderReason, string(v.Reason))
+	h.Set(wire.HeaderSlack, strconv.FormatInt(v.SlackMS, 10))
+	h.Set(wire.HeaderPredictedWait, strconv.FormatInt(v.PredictedWaitMS, 10))
 	if v.JobID != "" {
-		h.Set(HeaderJobID, v.JobID)
+		h.Set(wire.HeaderJobID, v.JobID)
 		h.Set("X-Request-Id", v.JobID) // what the official clients show
 	}
 }

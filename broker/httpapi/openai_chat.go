@@ -12,6 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 )
 
 // pieceDepth is how many relayed pieces may wait for a client that is slow to
@@ -60,7 +61,7 @@ func (s *Server) chat(c echo.Context) error {
 	}
 	var named broker.IdempotencyKey
 	if key != "" {
-		named = keyed(key, append(body, "\x00chat\x00"+req.Header.Get(HeaderDeadline)...))
+		named = keyed(key, append(body, "\x00chat\x00"+req.Header.Get(wire.HeaderDeadline)...))
 	}
 	var v broker.Verdict
 	if wrong != nil { // of a job on record what it was by then counts: its class may be gone
@@ -107,7 +108,7 @@ func (s *Server) chat(c echo.Context) error {
 	ended, forget := s.notifier.wait(v.JobID)
 	defer forget()
 	call.ended = ended
-	verdictHeaders(c.Response().Header(), verdict(&v))
+	verdictHeaders(c.Response().Header(), wire.NewVerdict(&v))
 	if call.request.Stream {
 		err = call.stream()
 	} else {
@@ -229,7 +230,7 @@ func (a *chatCall) stream() error {
 		if ok, sendErr := r.rest(view.Answer); sendErr != nil {
 			return errClientGone
 		} else if !ok {
-			err = problem(http.StatusBadGateway, ReasonAnswerChanged, "the answer was generated again after its beginning was relayed: ask for the job to read the whole")
+			err = problem(http.StatusBadGateway, wire.ReasonAnswerChanged, "the answer was generated again after its beginning was relayed: ask for the job to read the whole")
 		}
 	}
 	if err != nil {
@@ -289,7 +290,7 @@ func (r *relayed) rest(answer string) (bool, error) {
 
 // unanswered says why a job's end has no answer. The deadline was the job's,
 // and it is spent: nothing is to be retried without a thought.
-func unanswered(v *broker.View) *Problem {
+func unanswered(v *broker.View) *wire.Problem {
 	status, detail := http.StatusBadGateway, "the backends gave no usable answer"
 	switch v.Outcome {
 	case broker.OutcomeLate, broker.OutcomeExpired:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -45,37 +46,37 @@ func TestChatInput(t *testing.T) {
 			status               int
 			code, param          string
 		}{
-			{"no model", `{` + messages + `}`, "", 400, ReasonInvalidField, "model"},
-			{"unknown model", `{"model":"gpt",` + messages + `}`, "", 404, ReasonNoModel, "model"},
-			{"no messages", `{"model":"summary"}`, "", 400, ReasonInvalidField, "messages"},
-			{"too many messages", say(strings.Repeat(`{"role":"user","content":"x"},`, maxMessages) + `{"role":"user","content":"x"}`), "", 400, ReasonInvalidField, "messages"},
-			{"no user message", say(`{"role":"system","content":"x"}`), "", 400, ReasonInvalidField, "messages"},
-			{"blank text", say(`{"role":"user","content":" "}`), "", 400, ReasonInvalidField, "messages"},
-			{"text of 101 bytes", say(`{"role":"user","content":"` + strings.Repeat("x", 101) + `"}`), "", 400, ReasonInvalidField, "messages"},
-			{"a conversation", say(`{"role":"user","content":"x"},{"role":"assistant","content":"y"}`), "", 400, ReasonInvalidField, "messages.1.role"},
-			{"an unknown role", say(`{"role":"narrator","content":"x"}`), "", 400, ReasonInvalidField, "messages.0.role"},
-			{"an image", say(`{"role":"user","content":[{"type":"image_url"}]}`), "", 400, ReasonInvalidField, "messages.0.content"},
-			{"content of another type", say(`{"role":"user","content":7}`), "", 400, ReasonInvalidField, "messages.0.content"},
-			{"no content", say(`{"role":"user"}`), "", 400, ReasonInvalidField, "messages.0.content"},
-			{"a long instruction", say(`{"role":"system","content":"` + strings.Repeat("x", MaxInstructionBytes+1) + `"},{"role":"user","content":"x"}`), "", 400, ReasonInvalidField, "messages"},
-			{"two answers", with(`,"n":2`), "", 400, ReasonInvalidField, "n"},
-			{"tools", with(`,"tools":[{}]`), "", 400, ReasonInvalidField, "tools"},
-			{"functions", with(`,"functions":[{}]`), "", 400, ReasonInvalidField, "functions"},
-			{"logprobs", with(`,"logprobs":true`), "", 400, ReasonInvalidField, "logprobs"},
-			{"JSON answer", with(`,"response_format":{"type":"json_object"}`), "", 400, ReasonInvalidField, "response_format"},
-			{"audio", with(`,"modalities":["text","audio"]`), "", 400, ReasonInvalidField, "modalities"},
-			{"no tokens", with(`,"max_tokens":0`), "", 400, ReasonInvalidField, "max_completion_tokens"},
-			{"metadata of numbers", with(`,"metadata":{"a":1}`), "", 400, ReasonInvalidField, "metadata.a"},
-			{"no JSON", `{"model":`, "", 400, ReasonInvalidJSON, "model"},
-			{"a field twice", with(`,"model":"summary"`), "", 400, ReasonInvalidField, "model"},
-			{"invalid UTF-8", say("{\"role\":\"user\",\"content\":\"\xff\"}"), "", 400, ReasonInvalidJSON, "messages.0..."},
-			{"deadline soon", with(""), "soon", 400, ReasonInvalidField, HeaderDeadline},
-			{"deadline 0", with(""), "0", 400, ReasonInvalidField, HeaderDeadline},
-			{"deadline 1e3", with(""), "1e3", 400, ReasonInvalidField, HeaderDeadline},
-			{"deadline past the longest", with(""), "60001", 400, ReasonInvalidField, HeaderDeadline},
+			{"no model", `{` + messages + `}`, "", 400, wire.ReasonInvalidField, "model"},
+			{"unknown model", `{"model":"gpt",` + messages + `}`, "", 404, wire.ReasonNoModel, "model"},
+			{"no messages", `{"model":"summary"}`, "", 400, wire.ReasonInvalidField, "messages"},
+			{"too many messages", say(strings.Repeat(`{"role":"user","content":"x"},`, maxMessages) + `{"role":"user","content":"x"}`), "", 400, wire.ReasonInvalidField, "messages"},
+			{"no user message", say(`{"role":"system","content":"x"}`), "", 400, wire.ReasonInvalidField, "messages"},
+			{"blank text", say(`{"role":"user","content":" "}`), "", 400, wire.ReasonInvalidField, "messages"},
+			{"text of 101 bytes", say(`{"role":"user","content":"` + strings.Repeat("x", 101) + `"}`), "", 400, wire.ReasonInvalidField, "messages"},
+			{"a conversation", say(`{"role":"user","content":"x"},{"role":"assistant","content":"y"}`), "", 400, wire.ReasonInvalidField, "messages.1.role"},
+			{"an unknown role", say(`{"role":"narrator","content":"x"}`), "", 400, wire.ReasonInvalidField, "messages.0.role"},
+			{"an image", say(`{"role":"user","content":[{"type":"image_url"}]}`), "", 400, wire.ReasonInvalidField, "messages.0.content"},
+			{"content of another type", say(`{"role":"user","content":7}`), "", 400, wire.ReasonInvalidField, "messages.0.content"},
+			{"no content", say(`{"role":"user"}`), "", 400, wire.ReasonInvalidField, "messages.0.content"},
+			{"a long instruction", say(`{"role":"system","content":"` + strings.Repeat("x", MaxInstructionBytes+1) + `"},{"role":"user","content":"x"}`), "", 400, wire.ReasonInvalidField, "messages"},
+			{"two answers", with(`,"n":2`), "", 400, wire.ReasonInvalidField, "n"},
+			{"tools", with(`,"tools":[{}]`), "", 400, wire.ReasonInvalidField, "tools"},
+			{"functions", with(`,"functions":[{}]`), "", 400, wire.ReasonInvalidField, "functions"},
+			{"logprobs", with(`,"logprobs":true`), "", 400, wire.ReasonInvalidField, "logprobs"},
+			{"JSON answer", with(`,"response_format":{"type":"json_object"}`), "", 400, wire.ReasonInvalidField, "response_format"},
+			{"audio", with(`,"modalities":["text","audio"]`), "", 400, wire.ReasonInvalidField, "modalities"},
+			{"no tokens", with(`,"max_tokens":0`), "", 400, wire.ReasonInvalidField, "max_completion_tokens"},
+			{"metadata of numbers", with(`,"metadata":{"a":1}`), "", 400, wire.ReasonInvalidField, "metadata.a"},
+			{"no JSON", `{"model":`, "", 400, wire.ReasonInvalidJSON, "model"},
+			{"a field twice", with(`,"model":"summary"`), "", 400, wire.ReasonInvalidField, "model"},
+			{"invalid UTF-8", say("{\"role\":\"user\",\"content\":\"\xff\"}"), "", 400, wire.ReasonInvalidJSON, "messages.0..."},
+			{"deadline soon", with(""), "soon", 400, wire.ReasonInvalidField, wire.HeaderDeadline},
+			{"deadline 0", with(""), "0", 400, wire.ReasonInvalidField, wire.HeaderDeadline},
+			{"deadline 1e3", with(""), "1e3", 400, wire.ReasonInvalidField, wire.HeaderDeadline},
+			{"deadline past the longest", with(""), "60001", 400, wire.ReasonInvalidField, wire.HeaderDeadline},
 			{"deadline within the reserve", with(""), "2000", 429, "reject_deadline", ""},
 		} {
-			w, e := a.chat(context.Background(), tt.body, HeaderDeadline, tt.deadline)
+			w, e := a.chat(context.Background(), tt.body, wire.HeaderDeadline, tt.deadline)
 			param := ""
 			if e.Param != nil {
 				param = *e.Param
@@ -104,7 +105,7 @@ func TestChatBecomesAJob(t *testing.T) {
 			a.chat(ctx, `{"model":"summary","temperature":0.3,"max_tokens":4000,"max_completion_tokens":60,"user":"u","store":true,"stream":null,
 				"stream_options":null,"response_format":{"type":"text"},"metadata":{"run":"7"},"messages":[
 				{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
-				{"role":"user","name":"n","content":"c"},{"role":"system","content":"In French."}]}`, HeaderDeadline, "20000")
+				{"role":"user","name":"n","content":"c"},{"role":"system","content":"In French."}]}`, wire.HeaderDeadline, "20000")
 		}()
 		synctest.Wait()
 		c := a.claim()
@@ -184,7 +185,7 @@ func TestStreamMendsWhatWasLost(t *testing.T) {
 		{"the beginning lost", []broker.Piece{{At: 2, Text: "b "}}, "a b c", []string{"a b c"}, "done"},
 		{"one twice", []broker.Piece{{At: 0, Text: "a "}, {At: 0, Text: "a "}}, "a b c", []string{"a ", "b c"}, "done"},
 		{"another generation", []broker.Piece{{At: 0, Text: "a "}, {Fence: 9, At: 2, Text: "x "}}, "a b c", []string{"a ", "b c"}, "done"},
-		{"another answer", []broker.Piece{{At: 0, Text: "a "}}, "x y z", []string{"a "}, ReasonAnswerChanged},
+		{"another answer", []broker.Piece{{At: 0, Text: "a "}}, "x y z", []string{"a "}, wire.ReasonAnswerChanged},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inAPI(t, "", func(a *api) {
@@ -228,7 +229,7 @@ func TestChatWithoutAnswer(t *testing.T) {
 			go func() {
 				defer close(done)
 				w, e := a.chat(context.Background(), `{"model":"summary","messages":[{"role":"user","content":"x"}]}`)
-				if w.Code != status || e.Code != string(outcome) || w.Header().Get("X-Should-Retry") != "false" || w.Header().Get(HeaderPath) != "paid" {
+				if w.Code != status || e.Code != string(outcome) || w.Header().Get("X-Should-Retry") != "false" || w.Header().Get(wire.HeaderPath) != "paid" {
 					t.Errorf("%s: %d %+v %v", outcome, w.Code, e, w.Header())
 				}
 			}()
@@ -250,7 +251,7 @@ func TestChatWithoutAnswer(t *testing.T) {
 func TestChatWithTheStoreAway(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		begin := time.Now()
-		_, done := a.streamed(HeaderDeadline, "8000")
+		_, done := a.streamed(wire.HeaderDeadline, "8000")
 		_ = a.claim()
 		a.loseRedis(false)
 		<-done
@@ -268,11 +269,11 @@ func TestStreamsAreBounded(t *testing.T) {
 			a.streams <- struct{}{}
 		}
 		w := a.send(http.MethodGet, "/v1/jobs/"+id+"/events", "")
-		if w.Code != 503 || w.problem.Reason != ReasonTooManyStreams {
+		if w.Code != 503 || w.problem.Reason != wire.ReasonTooManyStreams {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		wc, e := a.chat(context.Background(), `{"model":"summary","stream":true,"messages":[{"role":"user","content":"x"}]}`)
-		if wc.Code != 503 || e.Code != ReasonTooManyStreams || wc.Header().Get("Retry-After") != "1" || wc.Header().Get("X-Should-Retry") != "" {
+		if wc.Code != 503 || e.Code != wire.ReasonTooManyStreams || wc.Header().Get("Retry-After") != "1" || wc.Header().Get("X-Should-Retry") != "" {
 			t.Errorf("%d %+v %v", wc.Code, e, wc.Header())
 		}
 		<-a.streams
@@ -318,17 +319,17 @@ func TestDeleteOnly(t *testing.T) {
 		}
 		id := a.admitted(`{"text":"x","deadline_ms":600000}`)
 		del(id, "answer", 400, `"field":"only"`)
-		del(id, "delete", 409, ReasonOrder)
+		del(id, "delete", 409, wire.ReasonOrder)
 		c := a.claim()
-		del(id, "delete", 409, ReasonOrder)
+		del(id, "delete", 409, wire.ReasonOrder)
 		a.finish(c)
-		del(id, "cancel", 409, ReasonOrder)
+		del(id, "cancel", 409, wire.ReasonOrder)
 		if v, err := a.store.Get(context.Background(), id); err != nil || v.Answer == "" {
 			t.Errorf("%+v, %v", v, err)
 		}
 		del(id, "delete", 200, `"deleted"`)
-		del("nobody", "delete", 404, ReasonNotFound)
-		del("nobody", "cancel", 404, ReasonNotFound)
+		del("nobody", "delete", 404, wire.ReasonNotFound)
+		del("nobody", "cancel", 404, wire.ReasonNotFound)
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/redisstore"
 	"leeway/broker/webhook"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -178,7 +179,7 @@ func TestOpenAPIContract(t *testing.T) {
 	for i := range kept {
 		e := &kept[i]
 		if e.respHeader.Get("Content-Type") == "application/problem+json" {
-			var p Problem
+			var p wire.Problem
 			if err := json.Unmarshal(e.respBody, &p); err != nil {
 				t.Error(err)
 			}
@@ -219,7 +220,7 @@ func TestOpenAPIContract(t *testing.T) {
 		}
 	}
 	for _, want := range d.Components.Schemas.Problem.Properties.Reason.Enum {
-		if want != ReasonInternal && !reasons[want] {
+		if want != wire.ReasonInternal && !reasons[want] {
 			t.Errorf("no problem with reason %s was seen", want)
 		}
 		delete(reasons, want)
@@ -385,7 +386,7 @@ func everyReason(r *recorder) {
 	}
 	want := func(w *httptest.ResponseRecorder, status int, reason slackgate.Reason) {
 		a.t.Helper()
-		var p Problem
+		var p wire.Problem
 		a.must(json.Unmarshal(w.Body.Bytes(), &p))
 		if w.Code != status || p.Reason != string(reason) || p.Verdict != nil && p.Verdict.Reason != reason {
 			a.t.Errorf("answered %d %s, want %s", w.Code, w.Body, reason)
@@ -395,7 +396,7 @@ func everyReason(r *recorder) {
 	want(job(15_000), 429, slackgate.ReasonBudget)
 	r.as("a")
 	id := func() string {
-		var v Verdict
+		var v wire.Verdict
 		a.must(json.Unmarshal(job(60_000).Body.Bytes(), &v))
 		return v.JobID
 	}()
@@ -405,12 +406,12 @@ func everyReason(r *recorder) {
 	// Without memory, and without streams.
 	h := &hold{m: a.memory}
 	a.must(h.take(ctx, int(a.memory.size/perByte), 0))
-	want(job(15_000), 503, ReasonBusy)
+	want(job(15_000), 503, wire.ReasonBusy)
 	h.release()
 	for range MaxStreams {
 		a.streams <- struct{}{}
 	}
-	want(r.send("GET", "/v1/jobs/"+id+"/events", ""), 503, ReasonTooManyStreams)
+	want(r.send("GET", "/v1/jobs/"+id+"/events", ""), 503, wire.ReasonTooManyStreams)
 	for range MaxStreams {
 		<-a.streams
 	}
@@ -461,14 +462,14 @@ func everyReason(r *recorder) {
 func lifeOfAJob(r *recorder) string {
 	a, ctx := r.a, r.a.t.Context()
 	idOf := func(w *httptest.ResponseRecorder) string {
-		var v Verdict
+		var v wire.Verdict
 		a.must(json.Unmarshal(w.Body.Bytes(), &v))
 		return v.JobID
 	}
 	full := `{"text":"x","class":"summary","deadline_ms":600000,"max_output_tokens":10,"producer":"p","metadata":{"a":"b"}}`
-	id := idOf(r.send("POST", "/v1/jobs", full, HeaderIdempotencyKey, "k"))
-	r.send("POST", "/v1/jobs", full, HeaderIdempotencyKey, "k")
-	r.send("POST", "/v1/jobs", `{"text":"y","producer":"p"}`, HeaderIdempotencyKey, "k")
+	id := idOf(r.send("POST", "/v1/jobs", full, wire.HeaderIdempotencyKey, "k"))
+	r.send("POST", "/v1/jobs", full, wire.HeaderIdempotencyKey, "k")
+	r.send("POST", "/v1/jobs", `{"text":"y","producer":"p"}`, wire.HeaderIdempotencyKey, "k")
 	r.send("POST", "/v1/jobs", `{}`)
 	r.send("POST", "/v1/jobs", `{"text":"x"}`, "Content-Type", "text/plain")
 	r.send("POST", "/v1/jobs", `{"text":"`+strings.Repeat("x", 100_000)+`"}`)
@@ -500,7 +501,7 @@ func lifeOfAJob(r *recorder) string {
 	r.send("GET", "/v1/jobs/nobody/events", "")
 	// What an event carries is what the document says of its kind.
 	for name, e := range map[string]exchange{
-		EventVerdict: {method: "POST", path: "/v1/jobs", status: 202}, EventOutcome: {method: "GET", path: "/v1/jobs/" + id, status: 200},
+		wire.EventVerdict: {method: "POST", path: "/v1/jobs", status: 202}, wire.EventOutcome: {method: "GET", path: "/v1/jobs/" + id, status: 200},
 	} {
 		_, rest, ok := strings.Cut(events.Body.String(), "event: "+name+"\ndata: ")
 		if !ok {
@@ -513,7 +514,7 @@ func lifeOfAJob(r *recorder) string {
 		}
 		r.kept = append(r.kept, e)
 	}
-	for name := range map[string]bool{EventRunning: true, EventFirstByte: true} {
+	for name := range map[string]bool{wire.EventRunning: true, wire.EventFirstByte: true} {
 		if !strings.Contains(events.Body.String(), "event: "+name+"\ndata: {\"job_id\":\""+id+"\",\"path\":\"paid\",\"at_ms\":9") {
 			a.t.Errorf("no %s in %s", name, events.Body)
 		}
@@ -529,7 +530,7 @@ func endTold(r *recorder) {
 	a, ctx := r.a, r.a.t.Context()
 	w := r.send("POST", "/v1/jobs/batch", `{"text":"x","custom_id":"told"}`, "Content-Type", ndJSON)
 	r.kept = r.kept[:len(r.kept)-1]
-	var line BatchLine
+	var line wire.BatchLine
 	a.must(json.Unmarshal(w.Body.Bytes(), &line))
 	r.send("DELETE", "/v1/jobs/"+line.JobID, "")
 	ends, err := a.store.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "nightly", Most: 10})
@@ -581,11 +582,11 @@ func batchOf(r *recorder) {
 		r.kept = append(r.kept, one)
 	}
 	r.send("POST", "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", "text/plain")
-	r.send("POST", "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", ndJSON, HeaderIdempotencyKey, "a b")
+	r.send("POST", "/v1/jobs/batch", `{"text":"x"}`, "Content-Type", ndJSON, wire.HeaderIdempotencyKey, "a b")
 	// The batch's job is not for the chats.
 	_, err := r.a.store.Finish(r.a.t.Context(), r.a.claim(), &broker.Finish{Outcome: broker.OutcomeCancelled, FirstByteMS: -1})
 	r.a.must(err)
-	batchRead(r, w.Header().Get(HeaderBatchID))
+	batchRead(r, w.Header().Get(wire.HeaderBatchID))
 }
 
 // batchRead covers the routes of a batch on record.
@@ -601,8 +602,8 @@ func batchRead(r *recorder, id string) {
 	r.send("POST", at, `{"text":"x","custom_id":"1"}`, "Content-Type", ndJSON)
 	r.send("POST", at, `{"text":"x"}`, "Content-Type", "text/plain")
 	r.send("POST", "/v1/batches/nobody", `{"text":"x"}`, "Content-Type", ndJSON)
-	key := []string{"Content-Type", ndJSON, HeaderIdempotencyKey, "to-be-cancelled"}
-	other := r.send("POST", "/v1/jobs/batch", `{"text":"x","custom_id":"1"}`, key...).Header().Get(HeaderBatchID)
+	key := []string{"Content-Type", ndJSON, wire.HeaderIdempotencyKey, "to-be-cancelled"}
+	other := r.send("POST", "/v1/jobs/batch", `{"text":"x","custom_id":"1"}`, key...).Header().Get(wire.HeaderBatchID)
 	r.send("DELETE", "/v1/batches/"+other, "")
 	r.send("GET", "/v1/batches/"+other, "")
 	r.send("POST", "/v1/batches/"+other, `{"text":"x"}`, "Content-Type", ndJSON)
@@ -621,12 +622,12 @@ func chats(r *recorder) {
 			_, err := a.store.Finish(ctx, a.claim(), &f)
 			a.must(err)
 		})
-		r.send("POST", routeChat, chatBody, HeaderIdempotencyKey, "chat-"+string(f.Outcome))
+		r.send("POST", routeChat, chatBody, wire.HeaderIdempotencyKey, "chat-"+string(f.Outcome))
 	}
-	r.send("POST", routeChat, strings.Replace(chatBody, "x", "y", 1), HeaderIdempotencyKey, "chat-usable")
+	r.send("POST", routeChat, strings.Replace(chatBody, "x", "y", 1), wire.HeaderIdempotencyKey, "chat-usable")
 	r.send("POST", routeChat, `{}`)
 	r.send("POST", routeChat, strings.Replace(chatBody, "summary", "gpt", 1))
 	r.send("POST", routeChat, chatBody, "Content-Type", "text/plain")
 	r.send("POST", routeChat, strings.Repeat("x", 100_000))
-	r.send("POST", routeChat, chatBody, HeaderDeadline, "1")
+	r.send("POST", routeChat, chatBody, wire.HeaderDeadline, "1")
 }

@@ -9,16 +9,9 @@ import (
 	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
-
-// poolsAnswer is GET /v1/pools.
-type poolsAnswer struct {
-	NowMS int64               `json:"now_ms"`
-	Pools map[string]PoolView `json:"pools"`
-	// Backends are as each living worker sees them.
-	Backends []broker.BackendState `json:"backends"`
-}
 
 func (s *Server) pools(c echo.Context) error {
 	out, err := s.readPools(c.Request().Context())
@@ -28,7 +21,7 @@ func (s *Server) pools(c echo.Context) error {
 	return c.JSON(http.StatusOK, out)
 }
 
-func (s *Server) readPools(ctx context.Context) (*poolsAnswer, error) {
+func (s *Server) readPools(ctx context.Context) (*wire.Pools, error) {
 	_, st, err := s.dryRun(ctx)
 	if err != nil {
 		return nil, err
@@ -37,40 +30,25 @@ func (s *Server) readPools(ctx context.Context) (*poolsAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &poolsAnswer{NowMS: st.NowMS, Pools: views, Backends: []broker.BackendState{}}
+	out := &wire.Pools{NowMS: st.NowMS, Pools: views, Backends: []broker.BackendState{}}
 	backends, err := s.Store.Backends(ctx)
 	out.Backends = append(out.Backends, backends...)
 	return out, err
 }
 
-// Drain states of a pool.
-const (
-	PoolOpen     = "open"     // admits, unless a flag closes it
-	PoolDraining = "draining" // admits nothing, and still has jobs
-	PoolDrained  = "drained"  // admits nothing and has none
-)
-
 // drainState is where a pool stands.
 func drainState(t *flag.Table, path slackgate.Path, p *slackgate.PoolState, nowMS int64) string {
 	switch {
 	case !t.Draining(path, nowMS):
-		return PoolOpen
+		return wire.PoolOpen
 	case p.InFlight() > 0:
-		return PoolDraining
+		return wire.PoolDraining
 	}
-	return PoolDrained
+	return wire.PoolDrained
 }
 
-// order is the body of an operator's action.
-type order struct {
-	Reason string `json:"reason"`
-	By     string `json:"by"`
-	// Force drains paid although free is not drained.
-	Force bool `json:"force"`
-}
-
-func readOrder(c echo.Context) (*order, error) {
-	var o order
+func readOrder(c echo.Context) (*wire.Order, error) {
+	var o wire.Order
 	if err := readJSON(c, &o); err != nil {
 		return nil, err
 	}
@@ -81,7 +59,7 @@ func readOrder(c echo.Context) (*order, error) {
 func poolOf(c echo.Context) (slackgate.Path, error) {
 	var path slackgate.Path
 	if err := path.UnmarshalText([]byte(c.Param("pool"))); err != nil || path == slackgate.Reject {
-		return path, problem(http.StatusNotFound, ReasonNotFound, "no such pool: paid or free")
+		return path, problem(http.StatusNotFound, wire.ReasonNotFound, "no such pool: paid or free")
 	}
 	return path, nil
 }
@@ -104,8 +82,8 @@ func (s *Server) drain(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if free := now.Pools[slackgate.Free.String()]; free.State != PoolDrained {
-			return problem(http.StatusConflict, ReasonOrder, "free is "+free.State+": drain free before paid, or say force")
+		if free := now.Pools[slackgate.Free.String()]; free.State != wire.PoolDrained {
+			return problem(http.StatusConflict, wire.ReasonOrder, "free is "+free.State+": drain free before paid, or say force")
 		}
 	}
 	return s.setDrain(c, path, "1", o)
@@ -124,7 +102,7 @@ func (s *Server) resume(c echo.Context) error {
 	return s.setDrain(c, path, "", o)
 }
 
-func (s *Server) setDrain(c echo.Context, path slackgate.Path, value string, o *order) error {
+func (s *Server) setDrain(c echo.Context, path slackgate.Path, value string, o *wire.Order) error {
 	if err := s.Store.SetFlag(c.Request().Context(), flag.Drain(path), "", value, o.By, o.Reason, 0); err != nil {
 		return err
 	}
@@ -144,25 +122,25 @@ func (s *Server) backendOf(c echo.Context) (*config.Backend, error) {
 			return &p.Backends[i], nil
 		}
 	}
-	return nil, problem(http.StatusNotFound, ReasonNotFound, "the pool has no such backend")
+	return nil, problem(http.StatusNotFound, wire.ReasonNotFound, "the pool has no such backend")
 }
 
 // drainBackend takes a backend out of service on all workers: calls under way
 // end, no new ones begin. Its pool goes on with the others.
 func (s *Server) drainBackend(c echo.Context) error {
-	return s.orderBackend(c, "taken out", func(ctx context.Context, name string, o *order) error {
+	return s.orderBackend(c, "taken out", func(ctx context.Context, name string, o *wire.Order) error {
 		return s.Store.TakeOutBackend(ctx, name, broker.TakenOut{Why: o.Reason, By: o.By})
 	})
 }
 
 // resumeBackend undoes drainBackend.
 func (s *Server) resumeBackend(c echo.Context) error {
-	return s.orderBackend(c, "put back", func(ctx context.Context, name string, _ *order) error {
+	return s.orderBackend(c, "put back", func(ctx context.Context, name string, _ *wire.Order) error {
 		return s.Store.PutBackBackend(ctx, name)
 	})
 }
 
-func (s *Server) orderBackend(c echo.Context, what string, give func(ctx context.Context, name string, o *order) error) error {
+func (s *Server) orderBackend(c echo.Context, what string, give func(ctx context.Context, name string, o *wire.Order) error) error {
 	b, err := s.backendOf(c)
 	if err != nil {
 		return err

@@ -5,158 +5,23 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
-// Reasons of problems that are not the gate's. They are stable: clients may
-// switch on them.
-const (
-	ReasonInvalidField = "invalid_field"
-	ReasonInvalidJSON  = "invalid_json"
-	ReasonTooLarge     = "too_large"
-	ReasonMediaType    = "unsupported_media_type"
-	ReasonNotFound     = "not_found"
-	ReasonMethod       = "method_not_allowed"
-	ReasonOrder        = "out_of_order"
-	ReasonKeyConflict  = "idempotency_conflict"
-	ReasonUnauthorized = "unauthorized"
-	ReasonForbidden    = "forbidden"
-	ReasonInternal     = "internal"
-	// ReasonTooManyStreams is for event streams beyond [MaxStreams].
-	ReasonTooManyStreams = "too_many_streams"
-	// ReasonBusy is for a body or a line that there is no memory for now.
-	ReasonBusy = "busy"
-	// ReasonBatchCancelled is for a line of a batch that was taken back.
-	ReasonBatchCancelled = "batch_cancelled"
-	// ReasonNoModel is for a chat completion of no class.
-	ReasonNoModel = "model_not_found"
-	// ReasonAnswerChanged is for a stream whose answer was generated twice.
-	ReasonAnswerChanged = "answer_changed"
-)
-
-// Problem is an RFC 9457 problem document.
-//
-//nolint:errname // it is a document first, and an error to Go clients
-type Problem struct {
-	Type   string `json:"type"`
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail,omitempty"`
-	// Reason is stable and from a closed set.
-	Reason string `json:"reason"`
-	// Field names what was wrong in the input.
-	Field string `json:"field,omitempty"`
-	// Verdict carries the gate's numbers when it was the gate that refused.
-	Verdict *Verdict `json:"verdict,omitempty"`
-
-	// RetryAfterMS is the Retry-After header in milliseconds; 0: waiting does
-	// not help.
-	RetryAfterMS int64 `json:"-"`
-}
-
-func (p *Problem) Error() string { return p.Reason + ": " + p.Detail }
-
-func problem(status int, reason, detail string) *Problem {
-	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Reason: reason, Detail: detail}
-}
-
-// Verdict is a decision as it goes over the wire.
-type Verdict struct {
-	JobID  string           `json:"job_id"`
-	Path   slackgate.Path   `json:"path"`
-	Reason slackgate.Reason `json:"reason"`
-	// SlackMS is deadline - now - reserve.
-	SlackMS int64 `json:"slack_ms"`
-	// NeedMS is what the slack was compared with, per pool that was asked.
-	NeedMS PoolsMS `json:"need_ms"`
-	// PredictedWaitMS is how long the job is expected to wait for a worker.
-	PredictedWaitMS int64 `json:"predicted_wait_ms"`
-	// QueueAgeMS is how long the oldest waiting job has waited, per pool.
-	QueueAgeMS PoolsMS `json:"queue_age_ms"`
-	ReserveMS  int64   `json:"reserve_ms"`
-	// DeadlineAtMS is the instant on the broker's clock, for an admitted job.
-	DeadlineAtMS int64 `json:"deadline_at_ms,omitempty"`
-	// Limit names what reject_rate and reject_budget were about.
-	Limit slackgate.Limit `json:"limit,omitempty"`
-	// RetryAfterMS is when the same job might be admitted; absent when waiting
-	// cannot help.
-	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
-}
-
-// PoolsMS is a number of milliseconds for each pool that has one.
-type PoolsMS struct {
-	Free *int64 `json:"free,omitempty"`
-	Paid *int64 `json:"paid,omitempty"`
-}
-
-// Of is the number of a pool; ok is false where there is none.
-func (m *PoolsMS) Of(path slackgate.Path) (ms int64, ok bool) {
-	if n := m.at(path); n != nil && *n != nil {
-		return **n, true
-	}
-	return 0, false
-}
-
-func (m *PoolsMS) set(path slackgate.Path, ms int64) {
-	if n := m.at(path); n != nil {
-		*n = &ms
-	}
-}
-
-func (m *PoolsMS) at(path slackgate.Path) **int64 {
-	switch path {
-	case slackgate.Free:
-		return &m.Free
-	case slackgate.Paid:
-		return &m.Paid
-	case slackgate.Reject:
-	}
-	return nil
-}
-
-// String gives the numbers as "paid 1200, free 4000"; "none" without any.
-func (m PoolsMS) String() string {
-	var parts []string
-	for _, path := range slackgate.Paths {
-		if n, ok := m.Of(path); ok {
-			parts = append(parts, path.String()+" "+strconv.FormatInt(n, 10))
-		}
-	}
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
-}
-
-func verdict(v *broker.Verdict) *Verdict {
-	out := &Verdict{
-		JobID: v.JobID, Path: v.Path, Reason: v.Reason, SlackMS: v.SlackMS,
-		PredictedWaitMS: v.PredictedWaitMS, ReserveMS: v.ReserveMS, Limit: v.Limit, RetryAfterMS: v.RetryAfterMS,
-	}
-	for _, p := range slackgate.Paths {
-		if n := v.NeedMS[p]; n > 0 && n < slackgate.Unbounded {
-			out.NeedMS.set(p, n)
-		}
-		out.QueueAgeMS.set(p, v.QueueAgeMS[p])
-	}
-	if v.Admitted() {
-		out.DeadlineAtMS = v.DeadlineMS
-	} else {
-		out.JobID = "" // a refused job is on no record
-	}
-	return out
+func problem(status int, reason, detail string) *wire.Problem {
+	return &wire.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Reason: reason, Detail: detail}
 }
 
 // unavailableRetryMS is suggested to those who met a gate that cannot say.
 const unavailableRetryMS = 1000
 
 // refusal is the problem document of a submission that was not admitted.
-func refusal(v *broker.Verdict) *Problem {
+func refusal(v *broker.Verdict) *wire.Problem {
 	status, detail := http.StatusTooManyRequests, "the gate refused the job"
 	retry := v.RetryAfterMS
 	switch v.Reason {
@@ -182,21 +47,21 @@ func refusal(v *broker.Verdict) *Problem {
 	case slackgate.ReasonPaid, slackgate.ReasonFree:
 	}
 	p := problem(status, string(v.Reason), detail)
-	p.Verdict = verdict(v)
+	p.Verdict = wire.NewVerdict(v)
 	p.RetryAfterMS = retry
 	return p
 }
 
 func budgetOf(l slackgate.Limit) string {
 	if l == slackgate.LimitClassBudget {
-		return ScopeClass
+		return wire.ScopeClass
 	}
-	return ScopeProducer
+	return wire.ScopeProducer
 }
 
 // asProblem maps whatever a handler returned to a problem document.
-func asProblem(err error) *Problem {
-	var p *Problem
+func asProblem(err error) *wire.Problem {
+	var p *wire.Problem
 	var field *broker.FieldError
 	var malformed *malformedError
 	var large *http.MaxBytesError
@@ -205,31 +70,31 @@ func asProblem(err error) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &field):
-		p = problem(http.StatusBadRequest, ReasonInvalidField, field.Error())
+		p = problem(http.StatusBadRequest, wire.ReasonInvalidField, field.Error())
 		p.Field = field.Field
 		return p
 	case errors.As(err, &malformed):
-		p = problem(http.StatusBadRequest, ReasonInvalidJSON, malformed.Error())
+		p = problem(http.StatusBadRequest, wire.ReasonInvalidJSON, malformed.Error())
 		p.Field = malformed.field
 		return p
 	case errors.As(err, &large):
-		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
+		return problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
 	case errors.Is(err, broker.ErrKeyConflict):
-		p = problem(http.StatusConflict, ReasonKeyConflict, "the idempotency key is bound to a submission with another body")
-		p.Field = HeaderIdempotencyKey
+		p = problem(http.StatusConflict, wire.ReasonKeyConflict, "the idempotency key is bound to a submission with another body")
+		p.Field = wire.HeaderIdempotencyKey
 		return p
 	case errors.Is(err, broker.ErrBatchCancelled):
-		return problem(http.StatusConflict, ReasonBatchCancelled, "the batch was cancelled: nothing more is taken under its id")
+		return problem(http.StatusConflict, wire.ReasonBatchCancelled, "the batch was cancelled: nothing more is taken under its id")
 	case errors.Is(err, broker.ErrBatchFull):
-		return problem(http.StatusRequestEntityTooLarge, ReasonTooLarge, "the batch has as many lines as a batch may have")
+		return problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has as many lines as a batch may have")
 	case errors.Is(err, broker.ErrBatchNotFound):
-		return problem(http.StatusNotFound, ReasonNotFound, "no such batch on record")
+		return problem(http.StatusNotFound, wire.ReasonNotFound, "no such batch on record")
 	case errors.Is(err, errBusy):
-		p = problem(http.StatusServiceUnavailable, ReasonBusy, "too much is being read at once")
+		p = problem(http.StatusServiceUnavailable, wire.ReasonBusy, "too much is being read at once")
 		p.RetryAfterMS = unavailableRetryMS
 		return p
 	case errors.Is(err, broker.ErrNotFound):
-		return problem(http.StatusNotFound, ReasonNotFound, "no such job on record")
+		return problem(http.StatusNotFound, wire.ReasonNotFound, "no such job on record")
 	case errors.Is(err, broker.ErrUnavailable):
 		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), broker.TroubleOf(err).Sentence())
 		p.RetryAfterMS = unavailableRetryMS
@@ -237,23 +102,23 @@ func asProblem(err error) *Problem {
 	case errors.As(err, &echoErr):
 		switch echoErr.Code {
 		case http.StatusNotFound:
-			return problem(echoErr.Code, ReasonNotFound, "no such route")
+			return problem(echoErr.Code, wire.ReasonNotFound, "no such route")
 		case http.StatusMethodNotAllowed:
-			return problem(echoErr.Code, ReasonMethod, "the route does not take this method")
+			return problem(echoErr.Code, wire.ReasonMethod, "the route does not take this method")
 		}
 	}
-	return problem(http.StatusInternalServerError, ReasonInternal, "see the log")
+	return problem(http.StatusInternalServerError, wire.ReasonInternal, "see the log")
 }
 
-// write sends the problem.
-func (p *Problem) write(w http.ResponseWriter) error {
+// writeProblem sends a problem document.
+func writeProblem(w http.ResponseWriter, p *wire.Problem) error {
 	w.Header().Set("Content-Type", "application/problem+json")
-	p.retryAfter(w.Header())
+	retryAfter(w.Header(), p)
 	w.WriteHeader(p.Status)
 	return json.NewEncoder(w).Encode(p)
 }
 
-func (p *Problem) retryAfter(h http.Header) {
+func retryAfter(h http.Header, p *wire.Problem) {
 	if p.RetryAfterMS > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -38,12 +39,12 @@ func TestVerdictOnTheWire(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := verdict(&tt.v)
+			got := wire.NewVerdict(&tt.v)
 			raw, err := json.Marshal(got)
 			if err != nil || string(raw) != tt.wire || got.NeedMS.String() != tt.need {
 				t.Errorf("got  %s (%s), error %v\nwant %s (%s)", raw, got.NeedMS, err, tt.wire, tt.need)
 			}
-			var back Verdict
+			var back wire.Verdict
 			if err := json.Unmarshal(raw, &back); err != nil {
 				t.Fatal(err)
 			}

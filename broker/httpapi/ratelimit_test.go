@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -56,7 +57,7 @@ func TestRateLimit(t *testing.T) {
 		}
 		// A key that is bound is answered whatever the rate.
 		time.Sleep(time.Hour)
-		key := []string{"Content-Type", asJSON, HeaderIdempotencyKey, "k"}
+		key := []string{"Content-Type", asJSON, wire.HeaderIdempotencyKey, "k"}
 		body := `{"text":"x","producer":"fast","deadline_ms":9000000}`
 		for i := range 9 {
 			w := a.send(http.MethodPost, "/v1/jobs", body, key...)

@@ -22,6 +22,7 @@ import (
 	"leeway/broker/measure"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -128,13 +129,13 @@ func HTTP(h http.Handler) *http.Server {
 
 func (s *Server) fail(err error, c echo.Context) {
 	p := asProblem(err)
-	if p.Reason == ReasonInternal {
+	if p.Reason == wire.ReasonInternal {
 		s.Log.Error("request failed", "method", c.Request().Method, "route", c.Path(), "error", err)
 	}
 	if c.Response().Committed {
 		return
 	}
-	write := func() error { return p.write(c.Response()) }
+	write := func() error { return writeProblem(c.Response(), p) }
 	if route := c.Path(); route == routeChat || route == routeModels {
 		write = func() error { return failChat(c, p) }
 	}
@@ -149,7 +150,7 @@ func (s *Server) ready(c echo.Context) error {
 	type answer struct {
 		Status  string           `json:"status"`
 		Checks  map[string]any   `json:"checks"`
-		Verdict *Verdict         `json:"verdict,omitempty"`
+		Verdict *wire.Verdict    `json:"verdict,omitempty"`
 		Reason  slackgate.Reason `json:"reason,omitempty"`
 	}
 	a := answer{Status: "ready", Checks: map[string]any{"background": "ok", "gate": "ok"}}
@@ -177,7 +178,7 @@ func (s *Server) ready(c echo.Context) error {
 	case !decided:
 		a.Status = "not ready"
 	default:
-		a.Verdict = verdict(&v)
+		a.Verdict = wire.NewVerdict(&v)
 		if v.Reason.Unavailable() {
 			a.Status, a.Checks["gate"] = "not ready", string(v.Reason)
 		}
@@ -237,7 +238,7 @@ func (s *Server) submit(c echo.Context) error {
 	if err != nil {
 		if v, ok := s.known(ctx, sub, keyed(key, body)); ok {
 			c.Response().Header().Set("Location", "/v1/jobs/"+v.JobID)
-			return c.JSON(http.StatusOK, verdict(&v))
+			return c.JSON(http.StatusOK, wire.NewVerdict(&v))
 		}
 		return err
 	}
@@ -257,7 +258,7 @@ func (s *Server) submit(c echo.Context) error {
 	if v.Repeated {
 		status = http.StatusOK
 	}
-	return c.JSON(status, verdict(&v))
+	return c.JSON(status, wire.NewVerdict(&v))
 }
 
 // notAdmitted is what to tell of a submission that was not admitted: the
@@ -330,7 +331,7 @@ func bodyError(err error) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return err
 	}
-	return problem(http.StatusBadRequest, ReasonInvalidJSON, "the body ended early")
+	return problem(http.StatusBadRequest, wire.ReasonInvalidJSON, "the body ended early")
 }
 
 func wantMedia(r *http.Request, types ...string) error {
@@ -341,11 +342,11 @@ func wantMedia(r *http.Request, types ...string) error {
 	}
 	if err == nil && slices.Contains(types, got) {
 		if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
-			return problem(http.StatusUnsupportedMediaType, ReasonMediaType, "compressed bodies are not taken")
+			return problem(http.StatusUnsupportedMediaType, wire.ReasonMediaType, "compressed bodies are not taken")
 		}
 		return nil
 	}
-	return problem(http.StatusUnsupportedMediaType, ReasonMediaType, "want Content-Type "+types[0])
+	return problem(http.StatusUnsupportedMediaType, wire.ReasonMediaType, "want Content-Type "+types[0])
 }
 
 // recheck is how often a waiting reader looks for itself: a notice can be lost
@@ -436,7 +437,7 @@ func (s *Server) cancel(c echo.Context) error {
 			return err
 		}
 		if view.State != broker.StateDone {
-			return problem(http.StatusConflict, ReasonOrder, "the job has not ended: cancel it first")
+			return problem(http.StatusConflict, wire.ReasonOrder, "the job has not ended: cancel it first")
 		}
 	}
 	what, err := s.Store.Cancel(ctx, id)
@@ -450,7 +451,7 @@ func (s *Server) cancel(c echo.Context) error {
 		return broker.ErrNotFound
 	case redisstore.CancelDone:
 		if only == onlyCancel {
-			return problem(http.StatusConflict, ReasonOrder, "the job has ended: there is nothing to cancel")
+			return problem(http.StatusConflict, wire.ReasonOrder, "the job has ended: there is nothing to cancel")
 		}
 		if err := s.Store.Purge(ctx, id); err != nil {
 			return err

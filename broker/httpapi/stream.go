@@ -10,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/wire"
 )
 
 // MaxStreams is how many event streams a process serves at once.
@@ -25,7 +26,7 @@ func (s *Server) holdStream() (release func(), err error) {
 	case s.streams <- struct{}{}:
 		return func() { <-s.streams }, nil
 	default:
-		p := problem(http.StatusServiceUnavailable, ReasonTooManyStreams, "this process serves as many event streams as it can; poll with ?wait= instead, or try again")
+		p := problem(http.StatusServiceUnavailable, wire.ReasonTooManyStreams, "this process serves as many event streams as it can; poll with ?wait= instead, or try again")
 		p.RetryAfterMS = unavailableRetryMS
 		return nil, p
 	}

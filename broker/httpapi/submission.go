@@ -16,13 +16,13 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/config"
+	"leeway/broker/wire"
 )
 
 // Bounds of a submission beside the configured ones.
 const (
 	MaxMetadata      = 16
 	MaxMetadataBytes = 256
-	MaxProducerBytes = 64
 )
 
 // submission is the body of POST /v1/jobs and a line of a batch. The deadline
@@ -51,26 +51,22 @@ func decode(body []byte) (*submission, error) {
 	return &s, nil
 }
 
-// HeaderIdempotencyKey names the header that makes a repeated submission the
-// same job.
-const HeaderIdempotencyKey = "Idempotency-Key"
-
 // MaxKeyBytes bounds an idempotency key.
 const MaxKeyBytes = 255
 
 // idempotencyKey reads the header; empty when it is not there.
 func idempotencyKey(h http.Header) (string, error) {
-	values := h.Values(HeaderIdempotencyKey)
+	values := h.Values(wire.HeaderIdempotencyKey)
 	if len(values) == 0 {
 		return "", nil
 	}
 	key := values[0]
 	if len(values) > 1 || key == "" || len(key) > MaxKeyBytes {
-		return "", broker.Fieldf(HeaderIdempotencyKey, "must be given once, with 1..%d characters", MaxKeyBytes)
+		return "", broker.Fieldf(wire.HeaderIdempotencyKey, "must be given once, with 1..%d characters", MaxKeyBytes)
 	}
 	for _, c := range []byte(key) {
 		if c <= ' ' || c > '~' {
-			return "", broker.Fieldf(HeaderIdempotencyKey, "must be printable ASCII without spaces")
+			return "", broker.Fieldf(wire.HeaderIdempotencyKey, "must be printable ASCII without spaces")
 		}
 	}
 	return key, nil
@@ -172,7 +168,7 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 		return nil, broker.Fieldf("class", "no such class")
 	}
 	if !cfg.MayUse(s.Producer, name) {
-		p := problem(http.StatusForbidden, ReasonForbidden, "class: the producer may not use it")
+		p := problem(http.StatusForbidden, wire.ReasonForbidden, "class: the producer may not use it")
 		p.Field = "class"
 		return nil, p
 	}
@@ -185,11 +181,11 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 	if limit := cfg.TextLimit(s.Producer); int64(len(*s.Text)) > limit {
 		return nil, broker.Fieldf("text", "is %d bytes; the limit is %d", len(*s.Text), limit)
 	}
-	if len(s.Producer) > MaxProducerBytes {
-		return nil, broker.Fieldf("producer", "is longer than %d bytes", MaxProducerBytes)
+	if len(s.Producer) > wire.MaxProducerBytes {
+		return nil, broker.Fieldf("producer", "is longer than %d bytes", wire.MaxProducerBytes)
 	}
-	if len(s.CustomID) > MaxProducerBytes {
-		return nil, broker.Fieldf("custom_id", "is longer than %d bytes", MaxProducerBytes)
+	if len(s.CustomID) > wire.MaxProducerBytes {
+		return nil, broker.Fieldf("custom_id", "is longer than %d bytes", wire.MaxProducerBytes)
 	}
 	if err := checkMetadata(s.Metadata); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/admission"
 	"leeway/broker/config"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -121,7 +122,7 @@ func TestGoodInputAtItsBounds(t *testing.T) {
 	} {
 		inAPI(t, doc, func(a *api) {
 			w := a.submit(body)
-			var v Verdict
+			var v wire.Verdict
 			if err := json.Unmarshal(w.Body.Bytes(), &v); w.Code != http.StatusAccepted || err != nil {
 				t.Fatalf("%.100s: %d %s", body, w.Code, w.Body)
 			}
@@ -142,18 +143,18 @@ func TestMediaTypesAndSizes(t *testing.T) {
 			status           int
 			reason           string
 		}{
-			{"no type", "/v1/jobs", good, nil, 415, ReasonMediaType},
-			{"text", "/v1/jobs", good, []string{"Content-Type", "text/plain"}, 415, ReasonMediaType},
-			{"nonsense type", "/v1/jobs", good, []string{"Content-Type", ";;"}, 415, ReasonMediaType},
-			{"form", "/v1/jobs", "text=x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, ReasonMediaType},
+			{"no type", "/v1/jobs", good, nil, 415, wire.ReasonMediaType},
+			{"text", "/v1/jobs", good, []string{"Content-Type", "text/plain"}, 415, wire.ReasonMediaType},
+			{"nonsense type", "/v1/jobs", good, []string{"Content-Type", ";;"}, 415, wire.ReasonMediaType},
+			{"form", "/v1/jobs", "text=x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, wire.ReasonMediaType},
 			{"with charset", "/v1/jobs", good, []string{"Content-Type", "application/json; charset=utf-8"}, 202, ""},
 			{"in capitals", "/v1/jobs", good, []string{"Content-Type", "Application/JSON"}, 202, ""},
-			{"with half a parameter", "/v1/jobs", good, []string{"Content-Type", "application/json; charset"}, 415, ReasonMediaType},
-			{"compressed", "/v1/jobs", good, []string{"Content-Type", asJSON, "Content-Encoding", "gzip"}, 415, ReasonMediaType},
+			{"with half a parameter", "/v1/jobs", good, []string{"Content-Type", "application/json; charset"}, 415, wire.ReasonMediaType},
+			{"compressed", "/v1/jobs", good, []string{"Content-Type", asJSON, "Content-Encoding", "gzip"}, 415, wire.ReasonMediaType},
 			{"identity", "/v1/jobs", good, []string{"Content-Type", asJSON, "Content-Encoding", "identity"}, 202, ""},
-			{"too large", "/v1/jobs", `{"text":"` + strings.Repeat("x", 2000+config.LineOverhead) + `"}`, []string{"Content-Type", asJSON}, 413, ReasonTooLarge},
-			{"JSON batch", "/v1/jobs/batch", good, []string{"Content-Type", asJSON}, 415, ReasonMediaType},
-			{"compressed batch", "/v1/jobs/batch", good, []string{"Content-Type", ndJSON, "Content-Encoding", "br"}, 415, ReasonMediaType},
+			{"too large", "/v1/jobs", `{"text":"` + strings.Repeat("x", 2000+config.LineOverhead) + `"}`, []string{"Content-Type", asJSON}, 413, wire.ReasonTooLarge},
+			{"JSON batch", "/v1/jobs/batch", good, []string{"Content-Type", asJSON}, 415, wire.ReasonMediaType},
+			{"compressed batch", "/v1/jobs/batch", good, []string{"Content-Type", ndJSON, "Content-Encoding", "br"}, 415, wire.ReasonMediaType},
 		} {
 			w := a.send(http.MethodPost, tt.path, tt.body, tt.header...)
 			if w.Code != tt.status || w.problem.Reason != tt.reason {
@@ -172,7 +173,7 @@ func TestMediaTypesAndSizes(t *testing.T) {
 		// A body that breaks off is no submission, nor is one that is shorter than
 		// its length says.
 		cut := io.MultiReader(strings.NewReader(`{"text":"x"}`), broken{})
-		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", cut, "Content-Type", asJSON); w.Code != 400 || w.problem.Reason != ReasonInvalidJSON {
+		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", cut, "Content-Type", asJSON); w.Code != 400 || w.problem.Reason != wire.ReasonInvalidJSON {
 			t.Errorf("a broken body: %d %s", w.Code, w.Body)
 		}
 		short := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(good))
@@ -180,7 +181,7 @@ func TestMediaTypesAndSizes(t *testing.T) {
 		short.ContentLength++
 		w := &answer{ResponseRecorder: httptest.NewRecorder()}
 		a.ServeHTTP(w, short)
-		if a.checkProblem(w); w.Code != 400 || w.problem.Reason != ReasonInvalidJSON || w.problem.Detail != "the body ended early" {
+		if a.checkProblem(w); w.Code != 400 || w.problem.Reason != wire.ReasonInvalidJSON || w.problem.Detail != "the body ended early" {
 			t.Errorf("a body shorter than its length: %d %s", w.Code, w.Body)
 		}
 	})

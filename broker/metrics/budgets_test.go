@@ -7,17 +7,20 @@ import (
 	"leeway/broker"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
 func TestBudgets(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		ctx := context.Background()
-		b.Budgets(func(ctx context.Context) ([]Budget, error) {
+		b.Budgets(func(ctx context.Context) (*wire.BudgetsAnswer, error) {
 			used := map[string]*slackgate.Budget{ledger.ClassField("c"): {Set: true, CapMicro: 1000}}
 			_, err := b.store.Budgets(ctx, used)
 			u := used[ledger.ClassField("c")]
-			return []Budget{{Scope: "class", Name: "c", CapMicro: u.CapMicro, SpentMicro: u.SpentMicro, ReservedMicro: u.ReservedMicro}}, err
+			return &wire.BudgetsAnswer{Budgets: []wire.BudgetView{{
+				Scope: "class", Name: "c", BudgetMicroPerDay: u.CapMicro, SpentMicro: u.SpentMicro, ReservedMicro: u.ReservedMicro,
+			}}}, err
 		})
 		row := broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD"}
 		if err := b.store.OpenProbe(ctx, &row, true, 1, 1); err != nil {

@@ -9,10 +9,7 @@
 package metrics
 
 import (
-	"context"
 	"net/http"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -20,8 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
-	"leeway/broker/shard"
+	"leeway/broker/reconcile"
 	"leeway/slackgate"
 )
 
@@ -48,38 +44,24 @@ type Metrics struct {
 // New returns the metrics of a process. Every label value that can occur is
 // there from the start, so that a rate over a counter's first event is right.
 func New() *Metrics {
-	m := &Metrics{
-		registry: prometheus.NewRegistry(),
-		rejects: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "job_reject_total", Help: "Submissions not admitted, by reason. Per replica: sum.",
-		}, []string{"reason"}),
-		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "job_first_byte_ms", Help: "Time from the first backend call to the first answer text, in milliseconds. Per worker: sum.",
-			Buckets: buckets,
-		}, []string{"path"}),
-		queueWait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "job_queue_wait_ms", Help: "Time from admission to the claim by a worker, in milliseconds. Per worker: sum.",
-			Buckets: buckets,
-		}, []string{"path"}),
-		mended: mendedVec(),
-	}
-	decisions := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "job_decision_total", Help: "Submissions decided, by the path they were given. Per replica: sum.",
-	}, []string{"path"})
-	slack := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "job_remaining_slack_ms", Help: "Slack left at a stage of the job's life, in milliseconds. Per replica: sum.",
-		Buckets: slackBuckets,
-	}, []string{"stage"})
-	predicted := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "job_predicted_wait_ms", Help: "Wait for a worker that was predicted at admission, in milliseconds; 0 under the seed rule, which predicts nothing. Per replica: sum.",
-		Buckets: buckets,
-	}, []string{"path"})
+	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.registry.MustRegister(
-		decisions, m.rejects, slack, m.firstByte, predicted, m.queueWait, m.mended,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		version.NewCollector("leeway"),
 	)
+	decisions := m.counts("job_decision_total", "Submissions decided, by the path they were given. Per replica: sum.", "path")
+	m.rejects = m.counts("job_reject_total", "Submissions not admitted, by reason. Per replica: sum.", "reason")
+	m.mended = m.counts("leeway_mended_total",
+		"What crashes and lost messages had left and the reconciler has mended, by what it was. Per process: sum.", "what")
+	slack := m.durations("job_remaining_slack_ms",
+		"Slack left at a stage of the job's life, in milliseconds. Per replica: sum.", slackBuckets, "stage")
+	m.firstByte = m.durations("job_first_byte_ms",
+		"Time from the first backend call to the first answer text, in milliseconds. Per worker: sum.", buckets, "path")
+	predicted := m.durations("job_predicted_wait_ms",
+		"Wait for a worker that was predicted at admission, in milliseconds; 0 under the seed rule, which predicts nothing. Per replica: sum.", buckets, "path")
+	m.queueWait = m.durations("job_queue_wait_ms",
+		"Time from admission to the claim by a worker, in milliseconds. Per worker: sum.", buckets, "path")
 	for _, p := range []slackgate.Path{slackgate.Reject, slackgate.Paid, slackgate.Free} {
 		m.decisions[p] = decisions.WithLabelValues(p.String())
 	}
@@ -87,6 +69,9 @@ func New() *Metrics {
 		if r != slackgate.ReasonPaid && r != slackgate.ReasonFree {
 			m.rejects.WithLabelValues(string(r))
 		}
+	}
+	for _, what := range reconcile.Mendings {
+		m.mended.WithLabelValues(string(what))
 	}
 	for _, p := range slackgate.Paths {
 		m.firstByte.WithLabelValues(p.String())
@@ -97,9 +82,18 @@ func New() *Metrics {
 	return m
 }
 
-// Share adds what is read from the store at each scrape.
-func (m *Metrics) Share(s *shard.Store, policy func() [slackgate.NumPaths]redisstore.PoolPolicy) {
-	m.registry.MustRegister(&shared{store: s, policy: policy}, &ledgers{s})
+// counts adds counters with one label.
+func (m *Metrics) counts(name, help, label string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	m.registry.MustRegister(v)
+	return v
+}
+
+// durations adds histograms of milliseconds with one label.
+func (m *Metrics) durations(name, help string, bounds []float64, label string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: bounds}, []string{label})
+	m.registry.MustRegister(v)
+	return v
 }
 
 // Handler serves the metrics.
@@ -128,106 +122,7 @@ func (m *Metrics) FirstByte(path slackgate.Path, ms int64) {
 	m.firstByte.WithLabelValues(path.String()).Observe(float64(ms))
 }
 
-// shared collects what all replicas see alike.
-type shared struct {
-	store  *shard.Store
-	policy func() [slackgate.NumPaths]redisstore.PoolPolicy
-}
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help+" Shared by all replicas: max, not sum.", labels, nil)
-}
-
-var (
-	descUp       = prometheus.NewDesc("leeway_store_up", "1 if the store answered this scrape.", nil, nil)
-	descQueueAge = desc("job_queue_age_ms", "How long the oldest waiting job has waited, in milliseconds.", "path")
-	descInFlight = desc("job_inflight", "Admitted and unfinished jobs.", "path")
-	descWaiting  = desc("job_waiting", "Jobs waiting for a worker.", "path")
-	descRunning  = desc("job_running", "Jobs in service.", "path")
-	descCapacity = desc("job_pool_capacity", "Slots of living workers, at most the pool's limit.", "path")
-	descSmallest = desc("job_smallest_slack_ms", "Slack of the most urgent waiting job, in milliseconds; absent with nothing waiting.", "path")
-	descMiss     = desc("job_deadline_miss_total", "Deadline misses.", "path")
-	descCause    = desc("job_deadline_miss_cause_total", "Deadline misses by cause.", "path", "cause")
-	descSpend    = desc("job_token_spend_total", "Tokens that cost money, in and out.", "path")
-	descTokens   = desc("job_tokens_total", "Tokens, whether or not they cost money.", "path", "kind")
-	descOutcome  = desc("job_outcome_total", "Ended jobs by outcome: usable stands beside every other.", "path", "outcome")
-	descCost     = desc("job_cost_micro_total", "Cost booked, in micro-units of the currency.", "path", "currency")
-	descAttempts = desc("job_attempt_total", "Backend calls settled in the spend ledger, by how their tokens are known.", "path", "known")
-)
-
-func (c *shared) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descUp, descQueueAge, descInFlight, descWaiting, descRunning, descCapacity, descSmallest, descMiss,
-		descCause, descSpend, descTokens, descOutcome, descCost, descAttempts,
-	} {
-		ch <- d
-	}
-}
-
-// scrapeTimeout bounds a scrape's reads together.
-const scrapeTimeout = 2 * time.Second
-
-func (c *shared) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	st, err := c.store.State(ctx, c.policy())
-	var totals broker.Totals
-	if err == nil {
-		totals, err = c.store.Totals(ctx)
-	}
-	if err != nil {
-		ch <- prometheus.MustNewConstMetric(descUp, prometheus.GaugeValue, 0)
-		return
-	}
-	ch <- prometheus.MustNewConstMetric(descUp, prometheus.GaugeValue, 1)
-	for _, path := range slackgate.Paths {
-		c.collectPool(ctx, ch, path, &st.Pools[path])
-		c.collectTotals(ch, path.String(), totals)
-	}
-	reject := slackgate.Reject.String()
-	ch <- counter(descMiss, totals["miss:"+reject], reject)
-	for k, n := range totals {
-		parts := strings.Split(k, ":")
-		if len(parts) == 3 && parts[0] == "cost_micro" {
-			ch <- counter(descCost, n, parts[1], parts[2])
-		}
-	}
-}
-
-func (c *shared) collectPool(ctx context.Context, ch chan<- prometheus.Metric, path slackgate.Path, p *slackgate.PoolState) {
-	name := path.String()
-	gauge := func(d *prometheus.Desc, v int64) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), name)
-	}
-	gauge(descQueueAge, p.QueueAgeMS)
-	gauge(descInFlight, int64(p.InFlight()))
-	gauge(descWaiting, int64(p.Waiting))
-	gauge(descRunning, int64(p.Running))
-	gauge(descCapacity, int64(p.Capacity))
-	if slack, ok, err := c.store.SmallestSlackMS(ctx, path); err == nil && ok {
-		gauge(descSmallest, slack)
-	}
-}
-
-func (c *shared) collectTotals(ch chan<- prometheus.Metric, path string, t broker.Totals) {
-	ch <- counter(descMiss, t["miss:"+path], path)
-	ch <- counter(descSpend, t["spend_tokens:"+path], path)
-	for _, kind := range []string{"input", "output"} {
-		ch <- counter(descTokens, t["tokens:"+path+":"+kind], path, kind)
-	}
-	for _, o := range broker.Outcomes {
-		ch <- counter(descOutcome, t["outcome:"+path+":"+string(o)], path, string(o))
-	}
-	for _, k := range broker.Causes {
-		if k != broker.CauseNoSlack {
-			ch <- counter(descCause, t["miss_cause:"+path+":"+string(k)], path, string(k))
-		}
-	}
-	for _, k := range []broker.Known{broker.KnownReported, broker.KnownEstimated, broker.KnownUnknown} {
-		ch <- counter(descAttempts, t["known:"+path+":"+string(k)], path, string(k))
-	}
-}
-
-func counter(d *prometheus.Desc, v int64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+// Mended counts what the reconciler has mended.
+func (m *Metrics) Mended(what reconcile.Mending, n int64) {
+	m.mended.WithLabelValues(string(what)).Add(float64(n))
 }

@@ -20,6 +20,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/wire"
 	"leeway/rehearsal/pipenet"
 	"leeway/slackgate"
 )
@@ -80,7 +81,7 @@ func TestFlagHoldsAtOnce(t *testing.T) {
 			})
 		}
 		time.Sleep(500 * time.Millisecond)
-		a, err := replicas[1].SetFlag(t.Context(), flag.AdmitFree, &client.FlagChange{Value: "0", Reason: "misses rise while spend falls", By: "on-call"})
+		a, err := replicas[1].SetFlag(t.Context(), flag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "misses rise while spend falls", By: "on-call"})
 		must(t, err)
 		flipped.Store(true)
 		if a.Flag.Value != "0" || a.Flag.Source != "flag" {
@@ -106,7 +107,7 @@ func TestFlagScopeAndExpiry(t *testing.T) {
 		cfg.Worker.PollMS = 100 // much time goes by
 		w := start(t, cfg, labs)
 		ctx := t.Context()
-		set := func(ch client.FlagChange) {
+		set := func(ch wire.FlagChange) {
 			ch.Reason = "drill"
 			_, err := w.client.SetFlag(ctx, flag.AdmitFree, &ch)
 			must(t, err)
@@ -120,10 +121,10 @@ func TestFlagScopeAndExpiry(t *testing.T) {
 				t.Errorf("%s: class %s: %s; want %s", when, class, got, want)
 			}
 		}
-		set(client.FlagChange{Value: "0", Class: "summary"})
+		set(wire.FlagChange{Value: "0", Class: "summary"})
 		expect("closed for one class", "summary", slackgate.ReasonClosed)
 		expect("closed for one class", "other", slackgate.ReasonFree)
-		set(client.FlagChange{Value: "0", ForMS: 60_000})
+		set(wire.FlagChange{Value: "0", ForMS: 60_000})
 		expect("closed for a minute", "other", slackgate.ReasonClosed)
 		time.Sleep(59 * time.Second)
 		expect("just before the minute is over", "other", slackgate.ReasonClosed)
@@ -133,8 +134,8 @@ func TestFlagScopeAndExpiry(t *testing.T) {
 		must(t, err)
 		expect("cleared", "summary", slackgate.ReasonFree)
 
-		set(client.FlagChange{Value: "0"})
-		set(client.FlagChange{Value: "1"}) // two people at once: the last write wins
+		set(wire.FlagChange{Value: "0"})
+		set(wire.FlagChange{Value: "1"}) // two people at once: the last write wins
 		expect("the last write wins", "other", slackgate.ReasonFree)
 		changes, err := w.client.Audit(ctx, 100)
 		must(t, err)
@@ -205,10 +206,10 @@ func TestDrain(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		ctx := t.Context()
-		if _, err := w.client.Drain(ctx, "paid", "", &client.Order{Reason: "drill"}); err == nil || !strings.Contains(err.Error(), "out_of_order") {
+		if _, err := w.client.Drain(ctx, "paid", "", &wire.Order{Reason: "drill"}); err == nil || !strings.Contains(err.Error(), "out_of_order") {
 			t.Errorf("paid drained ahead of free: %v", err)
 		}
-		p, err := w.client.Drain(ctx, "free", "", &client.Order{Reason: "drill"})
+		p, err := w.client.Drain(ctx, "free", "", &wire.Order{Reason: "drill"})
 		must(t, err)
 		if p.Pools["free"].State != "draining" {
 			t.Errorf("free is %s", p.Pools["free"].State)
@@ -230,10 +231,10 @@ func TestDrain(t *testing.T) {
 		if p.Pools["free"].State != "drained" {
 			t.Errorf("free is %s with nothing left in it", p.Pools["free"].State)
 		}
-		_, err = w.client.Drain(ctx, "paid", "", &client.Order{Reason: "drill"})
+		_, err = w.client.Drain(ctx, "paid", "", &wire.Order{Reason: "drill"})
 		must(t, err)
 		for _, pool := range []string{"paid", "free"} {
-			_, err = w.client.Resume(ctx, pool, "", &client.Order{Reason: "drill over"})
+			_, err = w.client.Resume(ctx, pool, "", &wire.Order{Reason: "drill over"})
 			must(t, err)
 		}
 		v := w.submit(&client.Job{Class: "cheap", Text: document})

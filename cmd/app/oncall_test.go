@@ -14,7 +14,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -27,7 +27,7 @@ func TestFlagConflictingEdits(t *testing.T) {
 		var wg sync.WaitGroup
 		for n := range 20 {
 			wg.Go(func() {
-				_, err := replicas[n%2].SetFlag(t.Context(), flag.Reserve, &client.FlagChange{
+				_, err := replicas[n%2].SetFlag(t.Context(), flag.Reserve, &wire.FlagChange{
 					Value: fmt.Sprint(3000 + n), Reason: "raise it", By: fmt.Sprintf("person-%d", n),
 				})
 				if err != nil {
@@ -55,7 +55,7 @@ func TestFlagConflictingEdits(t *testing.T) {
 }
 
 // shown is what a replica shows of a flag for all classes.
-func shown(t *testing.T, c *client.Client, name flag.Name) httpapi.FlagView {
+func shown(t *testing.T, c *client.Client, name flag.Name) wire.FlagView {
 	t.Helper()
 	all, err := c.Flags(t.Context())
 	must(t, err)
@@ -65,7 +65,7 @@ func shown(t *testing.T, c *client.Client, name flag.Name) httpapi.FlagView {
 		}
 	}
 	t.Errorf("%s is not shown", name)
-	return httpapi.FlagView{}
+	return wire.FlagView{}
 }
 
 // Redis is gone while a flag is set: a 503 within its bound, nothing is
@@ -75,13 +75,13 @@ func TestFlagWhileStoreIsGone(t *testing.T) {
 		w := start(t, config.Default(), nil)
 		ctx := t.Context()
 		set := func() error {
-			_, err := w.client.SetFlag(ctx, flag.AdmitFree, &client.FlagChange{Value: "0", Reason: "misses rise", By: "on-call"})
+			_, err := w.client.SetFlag(ctx, flag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "misses rise", By: "on-call"})
 			return err
 		}
 		w.redis.SetError("LOADING Redis is loading the dataset in memory")
 		begun := time.Now()
 		err := set()
-		if p, ok := errors.AsType[*httpapi.Problem](err); !ok || p.Status != http.StatusServiceUnavailable || time.Since(begun) > time.Second {
+		if p, ok := errors.AsType[*wire.Problem](err); !ok || p.Status != http.StatusServiceUnavailable || time.Since(begun) > time.Second {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		w.redis.SetError("")
@@ -155,7 +155,7 @@ func TestDrainDuringFlood(t *testing.T) {
 			mu.Unlock()
 			time.Sleep(5 * time.Second)
 		}
-		why := &client.Order{Reason: "drill"}
+		why := &wire.Order{Reason: "drill"}
 		time.Sleep(3 * time.Second)
 		order("free drained", func() error { _, err := w.client.Drain(ctx, "free", "", why); return err })
 		for {

@@ -17,7 +17,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
 )
@@ -79,13 +79,13 @@ func TestOfficialClientCompletes(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		w := start(t, cfg, labs)
 		c, tape := w.official()
-		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(httpapi.HeaderDeadline, "9000"))
+		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(wire.HeaderDeadline, "9000"))
 		must(t, err)
 		h := tape.headers[0]
-		if h.Get(httpapi.HeaderPath) != "paid" || number(t, h, httpapi.HeaderSlack) != 7000 || number(t, h, httpapi.HeaderPredictedWait) != 0 {
+		if h.Get(wire.HeaderPath) != "paid" || number(t, h, wire.HeaderSlack) != 7000 || number(t, h, wire.HeaderPredictedWait) != 0 {
 			t.Errorf("verdict in the headers: %v", h)
 		}
-		end := w.wait(h.Get(httpapi.HeaderJobID))
+		end := w.wait(h.Get(wire.HeaderJobID))
 		if len(got.Choices) != 1 || got.Choices[0].Message.Content != end.Answer || end.Answer == "" || got.Choices[0].FinishReason != "stop" || got.Model != "summary" {
 			t.Errorf("completion %s, job %+v", got.RawJSON(), end)
 		}
@@ -116,7 +116,7 @@ func TestOfficialClientStreams(t *testing.T) {
 		params.StreamOptions.IncludeUsage = openai.Bool(true)
 		begin := time.Now()
 		stream := c.Chat.Completions.NewStreaming(t.Context(), params)
-		if verdictAfter := time.Since(begin); verdictAfter > 100*time.Millisecond || tape.headers[0].Get(httpapi.HeaderPath) != "paid" {
+		if verdictAfter := time.Since(begin); verdictAfter > 100*time.Millisecond || tape.headers[0].Get(wire.HeaderPath) != "paid" {
 			t.Errorf("the verdict was told after %v: %v", verdictAfter, tape.headers[0])
 		}
 		var acc openai.ChatCompletionAccumulator
@@ -137,7 +137,7 @@ func TestOfficialClientStreams(t *testing.T) {
 		if pieces < 5 || first > 1500*time.Millisecond || last-first < time.Second {
 			t.Errorf("%d pieces from %v to %v: not live", pieces, first, last)
 		}
-		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		end := w.wait(tape.headers[0].Get(wire.HeaderJobID))
 		if len(acc.Choices) != 1 || acc.Choices[0].Message.Content != end.Answer || acc.Choices[0].FinishReason != "stop" {
 			t.Errorf("streamed %+v, the answer is %q", acc.Choices, end.Answer)
 		}
@@ -175,7 +175,7 @@ func TestOfficialClientIsRefused(t *testing.T) {
 			if status != http.StatusTooManyRequests || told == 0 || wait < told || wait > told+time.Second {
 				t.Errorf("answer %d: status %d, told to wait %v, waited %v", i, status, told, wait)
 			}
-			if tape.headers[i].Get(httpapi.HeaderReason) != "reject_no_slack" || tape.headers[i].Get(httpapi.HeaderPath) != "reject" {
+			if tape.headers[i].Get(wire.HeaderReason) != "reject_no_slack" || tape.headers[i].Get(wire.HeaderPath) != "reject" {
 				t.Errorf("verdict of a refusal: %v", tape.headers[i])
 			}
 		}
@@ -185,7 +185,7 @@ func TestOfficialClientIsRefused(t *testing.T) {
 		}
 
 		again, tape := w.official()
-		_, err = again.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(httpapi.HeaderDeadline, "1000"))
+		_, err = again.Chat.Completions.New(t.Context(), chatOf(document), option.WithHeader(wire.HeaderDeadline, "1000"))
 		var apiErr *openai.Error
 		if !errors.As(err, &apiErr) || apiErr.StatusCode != http.StatusTooManyRequests || apiErr.Code != "reject_deadline" {
 			t.Errorf("a deadline within the reserve: %v", err)
@@ -212,7 +212,7 @@ func TestOfficialClientGoesAway(t *testing.T) {
 		}
 		cancel()
 		_ = stream.Close()
-		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		end := w.wait(tape.headers[0].Get(wire.HeaderJobID))
 		if end.Outcome != broker.OutcomeCancelled || end.ElapsedMS > 4000 {
 			t.Errorf("the job of a stream that was left: %s after %d ms", end.Outcome, end.ElapsedMS)
 		}
@@ -249,14 +249,14 @@ func TestNoFailoverOnceRelayed(t *testing.T) {
 		if err := stream.Err(); err == nil || !strings.Contains(err.Error(), "truncated") || text == "" {
 			t.Errorf("relayed %q, then %v", text, err)
 		}
-		end := w.wait(tape.headers[0].Get(httpapi.HeaderJobID))
+		end := w.wait(tape.headers[0].Get(wire.HeaderJobID))
 		if end.Outcome != broker.OutcomeTruncated || end.Attempts != 1 || len(tape.at) != 1 {
 			t.Errorf("%s after %d attempts and %d requests", end.Outcome, end.Attempts, len(tape.at))
 		}
 		// The same without a stream fails over.
 		_, err := c.Chat.Completions.New(t.Context(), chatOf(document))
 		must(t, err)
-		second := w.wait(tape.headers[1].Get(httpapi.HeaderJobID))
+		second := w.wait(tape.headers[1].Get(wire.HeaderJobID))
 		if second.Outcome != broker.OutcomeUsable || second.Attempts != 2 {
 			t.Errorf("%s after %d attempts", second.Outcome, second.Attempts)
 		}
@@ -271,7 +271,7 @@ func TestKeyedCompletion(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		w := start(t, cfg, labs)
 		c, tape := w.official()
-		key := option.WithHeader(httpapi.HeaderIdempotencyKey, "k1")
+		key := option.WithHeader(wire.HeaderIdempotencyKey, "k1")
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		if _, err := c.Chat.Completions.New(ctx, chatOf(document), key); !errors.Is(err, context.DeadlineExceeded) {
@@ -286,7 +286,7 @@ func TestKeyedCompletion(t *testing.T) {
 		}
 		got, err := c.Chat.Completions.New(t.Context(), chatOf(document), key)
 		must(t, err)
-		end := w.wait(tape.headers[len(tape.headers)-1].Get(httpapi.HeaderJobID))
+		end := w.wait(tape.headers[len(tape.headers)-1].Get(wire.HeaderJobID))
 		if end.Answer != got.Choices[0].Message.Content || end.Attempts != 1 {
 			t.Errorf("%+v", end)
 		}
@@ -336,7 +336,7 @@ func TestEvents(t *testing.T) {
 		var again []string
 		_, err = w.client.Events(t.Context(), v.JobID, func(e client.Event) {
 			again = append(again, e.Name)
-			if e.Name == httpapi.EventOutcome {
+			if e.Name == wire.EventOutcome {
 				var late broker.View
 				if err := json.Unmarshal(e.Data, &late); err != nil || late.Answer != end.Answer {
 					t.Errorf("outcome %s: %v", e.Data, err)

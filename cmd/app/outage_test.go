@@ -12,7 +12,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -85,7 +85,7 @@ func TestStoreForgetsEverything(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		w := start(t, cfg, labs)
 		ctx := t.Context()
-		_, err := w.client.SetFlag(ctx, flag.Reserve, &client.FlagChange{Value: "2500", Reason: "drill"})
+		_, err := w.client.SetFlag(ctx, flag.Reserve, &wire.FlagChange{Value: "2500", Reason: "drill"})
 		must(t, err)
 		var before []string
 		for range 5 {
@@ -98,7 +98,7 @@ func TestStoreForgetsEverything(t *testing.T) {
 		w.redis.FlushAll()
 		time.Sleep(3 * time.Second) // heartbeats are written anew
 		for _, id := range before {
-			var p *httpapi.Problem
+			var p *wire.Problem
 			if _, err := w.client.Get(ctx, id, 0); !errors.As(err, &p) || p.Status != http.StatusNotFound {
 				t.Errorf("a job from before: %v", err)
 			}

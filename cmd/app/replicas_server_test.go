@@ -13,8 +13,8 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/httpapi"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -63,7 +63,7 @@ func TestReplicasShareOnePromise(t *testing.T) {
 			for range submissions / callers {
 				v, err := c.Submit(context.Background(), &client.Job{Text: "x"})
 				reason := slackgate.Reason("error")
-				var p *httpapi.Problem
+				var p *wire.Problem
 				switch {
 				case err == nil:
 					reason = v.Reason

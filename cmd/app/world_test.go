@@ -20,8 +20,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/httpapi"
 	"leeway/broker/redisstore"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/rehearsal/pipenet"
 	"leeway/slackgate"
@@ -174,15 +174,15 @@ func must(t *testing.T, err error) {
 }
 
 // submit offers a job; a refusal is a verdict.
-func (w *world) submit(job *client.Job) *httpapi.Verdict {
+func (w *world) submit(job *client.Job) *wire.Verdict {
 	v, err := w.client.Submit(context.Background(), job)
-	var p *httpapi.Problem
+	var p *wire.Problem
 	if errors.As(err, &p) && p.Verdict != nil {
 		return p.Verdict
 	}
 	if err != nil {
 		w.t.Errorf("submit: %v", err)
-		return &httpapi.Verdict{}
+		return &wire.Verdict{}
 	}
 	return v
 }
@@ -263,10 +263,10 @@ const document = "The gate compares what a job must wait with the slack it has l
 	"A refusal costs milliseconds. A late answer costs a generation that nobody reads."
 
 // offerAt submits n jobs on schedule and returns verdicts and ends.
-func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job) ([]*httpapi.Verdict, []*broker.View) {
+func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job) ([]*wire.Verdict, []*broker.View) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	verdicts := make([]*httpapi.Verdict, n)
+	verdicts := make([]*wire.Verdict, n)
 	var ends []*broker.View
 	begin := time.Now()
 	for i := range n {

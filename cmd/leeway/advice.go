@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // advice is what to do next about a command's error; empty where the error says
 // it all.
 func advice(command string, err error) string {
-	if p, ok := errors.AsType[*httpapi.Problem](err); ok {
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
 		return problemAdvice(p)
 	}
 	if _, ok := errors.AsType[*url.Error](err); !ok {
@@ -28,7 +28,7 @@ func advice(command string, err error) string {
 	return "is the API running there? `api --embedded` starts one to try things out; --api or LEEWAY_API says where it is"
 }
 
-func problemAdvice(p *httpapi.Problem) string {
+func problemAdvice(p *wire.Problem) string {
 	switch {
 	case p.Status == http.StatusUnauthorized:
 		return "give your key with LEEWAY_KEY"
@@ -42,11 +42,11 @@ func problemAdvice(p *httpapi.Problem) string {
 		return "waiting does not help: give it a longer --deadline, or another --class"
 	case p.Status == http.StatusServiceUnavailable:
 		return "try again in a moment; GET /readyz says what is wrong"
-	case p.Reason == httpapi.ReasonInternal:
+	case p.Reason == wire.ReasonInternal:
 		return "the API's log says more"
-	case p.Reason == httpapi.ReasonBatchCancelled:
+	case p.Reason == wire.ReasonBatchCancelled:
 		return "submit it as a new batch"
-	case slices.Contains([]string{httpapi.ReasonOrder, httpapi.ReasonKeyConflict}, p.Reason):
+	case slices.Contains([]string{wire.ReasonOrder, wire.ReasonKeyConflict}, p.Reason):
 		return "`leeway jobs show` or `leeway pools` shows the state it is in"
 	}
 	return "correct what is named and try again"

@@ -15,7 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 type batchesCmd struct {
@@ -89,7 +89,7 @@ const mostWait = 30 * time.Second
 // Run prints how far the batch is.
 func (c *batchesShowCmd) Run(ctx context.Context, out io.Writer) error {
 	until := time.Now().Add(c.Wait)
-	var b *httpapi.Batch
+	var b *wire.Batch
 	for {
 		var err error
 		if b, err = c.client().Batch(ctx, c.ID, min(max(time.Until(until), 0), mostWait)); err != nil {
@@ -114,11 +114,11 @@ func (c *batchesShowCmd) Run(ctx context.Context, out io.Writer) error {
 	return t.exit()
 }
 
-func isDone(b *httpapi.Batch) bool {
-	return b.Status == httpapi.BatchDone || b.Status == httpapi.BatchCancelled
+func isDone(b *wire.Batch) bool {
+	return b.Status == wire.BatchDone || b.Status == wire.BatchCancelled
 }
 
-func printBatch(out io.Writer, b *httpapi.Batch) {
+func printBatch(out io.Writer, b *wire.Batch) {
 	fmt.Fprintf(out, "%s: %s, created %s, kept until %s\n", b.BatchID, b.Status, instant(b.CreatedAtMS), instant(b.ExpiresAtMS))
 	fmt.Fprintf(out, "%d lines: %d admitted, %d refused, %d invalid\n", b.Lines, b.Admitted, b.Refused, b.Invalid)
 	fmt.Fprintf(out, "verdicts: %s\n", sums(b.Verdicts))
@@ -160,7 +160,7 @@ func (c *batchesLinesCmd) Run(ctx context.Context, out io.Writer) error {
 	if c.Outcome != "" {
 		q.Set("outcome", c.Outcome)
 	}
-	return c.client().BatchLines(ctx, c.ID, q, func(l *httpapi.LineView) error {
+	return c.client().BatchLines(ctx, c.ID, q, func(l *wire.LineView) error {
 		if c.JSON {
 			return printJSON(out, l)
 		}
@@ -207,7 +207,7 @@ func (c *batchesResultsCmd) Run(ctx context.Context, out io.Writer) (err error) 
 	}
 	for {
 		before := cursor
-		err := c.client().BatchResults(ctx, c.ID, cursor, wait, func(r *httpapi.ResultLine) error {
+		err := c.client().BatchResults(ctx, c.ID, cursor, wait, func(r *wire.ResultLine) error {
 			cursor = r.NextCursor
 			name := r.CustomID
 			if name == "" {

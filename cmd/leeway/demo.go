@@ -12,7 +12,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/cmd/app"
 	"leeway/rehearsal/corpus"
 	"leeway/slackgate"
@@ -32,7 +32,7 @@ const demoLimit = 2 * time.Minute
 // doneJob is a submission and what became of it.
 type doneJob struct {
 	doc     corpus.Document
-	verdict *httpapi.Verdict
+	verdict *wire.Verdict
 	view    *broker.View // nil for a refused one
 }
 
@@ -139,10 +139,10 @@ const offerTries = 5
 
 // offer submits a document as a sensible producer does: a refusal is an
 // answer, "cannot say now" is asked again a little later.
-func (r *demoRun) offer(ctx context.Context, job *client.Job) (*httpapi.Verdict, error) {
+func (r *demoRun) offer(ctx context.Context, job *client.Job) (*wire.Verdict, error) {
 	for try := 1; ; try++ {
 		v, err := r.api.Submit(ctx, job)
-		var refused *httpapi.Problem
+		var refused *wire.Problem
 		switch {
 		case err == nil:
 			return v, nil
@@ -163,7 +163,7 @@ func (r *demoRun) offer(ctx context.Context, job *client.Job) (*httpapi.Verdict,
 
 func (r *demoRun) at() float64 { return time.Since(r.start).Seconds() }
 
-func (r *demoRun) verdictLine(doc corpus.Document, v *httpapi.Verdict) {
+func (r *demoRun) verdictLine(doc corpus.Document, v *wire.Verdict) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	path := v.Path

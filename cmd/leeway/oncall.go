@@ -12,7 +12,7 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // apiFlags say which API to talk to.
@@ -96,7 +96,7 @@ func (c *flagsSetCmd) Run(ctx context.Context, out io.Writer) error {
 	if !ok {
 		return errors.New("want NAME=VALUE, for example ADMIT_FREE=0")
 	}
-	a, err := c.client().SetFlag(ctx, flag.Name(name), &client.FlagChange{
+	a, err := c.client().SetFlag(ctx, flag.Name(name), &wire.FlagChange{
 		Value: value, Reason: c.Reason, By: c.by(), Class: c.Class, ForMS: c.For.Milliseconds(),
 	})
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *flagsClearCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func printFlag(out io.Writer, a *httpapi.FlagAnswer) {
+func printFlag(out io.Writer, a *wire.FlagAnswer) {
 	f := &a.Flag
 	_, _ = fmt.Fprintf(out, "%s = %s (from %s; class %s; until %s)\n", f.Name, f.Value, f.Source, orDash(f.Class), until(f.Source, f.UntilMS))
 	if g := a.Gate; g != nil {
@@ -174,7 +174,7 @@ func (c *drainCmd) Run(ctx context.Context, out io.Writer) error {
 		c.Wait = true // free must be empty before paid may be drained
 	}
 	for _, pool := range pools {
-		p, err := c.client().Drain(ctx, pool, c.Backend, &client.Order{Reason: c.Reason, By: c.by(), Force: c.Force})
+		p, err := c.client().Drain(ctx, pool, c.Backend, &wire.Order{Reason: c.Reason, By: c.by(), Force: c.Force})
 		if err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (c *drainCmd) wait(ctx context.Context, out io.Writer, pool string) error {
 			printPool(out, pool, p)
 			last = n
 		}
-		if v.State == httpapi.PoolDrained {
+		if v.State == wire.PoolDrained {
 			return nil
 		}
 		select {
@@ -226,7 +226,7 @@ type resumeCmd struct {
 
 // Run opens what drain has closed.
 func (c *resumeCmd) Run(ctx context.Context, out io.Writer) error {
-	p, err := c.client().Resume(ctx, c.Pool, c.Backend, &client.Order{Reason: c.Reason, By: c.by()})
+	p, err := c.client().Resume(ctx, c.Pool, c.Backend, &wire.Order{Reason: c.Reason, By: c.by()})
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (c *poolsCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func printPool(out io.Writer, pool string, p *client.Pools) {
+func printPool(out io.Writer, pool string, p *wire.Pools) {
 	v := p.Pools[pool]
 	_, _ = fmt.Fprintf(out, "%s: %s, %d waiting, %d running of %d slots (limit %d, %s), queue age %d ms, first byte p95 %d ms (%s)\n",
 		pool, v.State, v.Waiting, v.Running, v.Capacity, v.Limit, v.LimitFrom, v.QueueAgeMS, v.FirstByteP95MS, v.FirstByte.State)
@@ -266,7 +266,7 @@ func printPool(out io.Writer, pool string, p *client.Pools) {
 	}
 }
 
-func printBackends(out io.Writer, p *client.Pools) {
+func printBackends(out io.Writer, p *wire.Pools) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "BACKEND\tPOOL\tWORKER\tSTATE\tWHY\tIN FLIGHT\tP95 MS")
 	for i := range p.Backends {

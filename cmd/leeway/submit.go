@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // submitCmd offers documents to the gate, as one batch, and brings back what
@@ -109,7 +109,7 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 var errStopped = errors.New("stopped")
 
 // maxCustomID is the longest that the API takes, in bytes.
-const maxCustomID = httpapi.MaxProducerBytes
+const maxCustomID = wire.MaxProducerBytes
 
 // prepare fills in what the command line says of all documents, and a name that
 // no other has. A line of JSONL may say otherwise.
@@ -134,7 +134,7 @@ func (c *submitCmd) prepare(d *document) {
 
 // verdict takes note of what the gate said of a document. It reports whether the
 // document is to be offered again, and when.
-func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at time.Time) {
+func (c *submitCmd) verdict(d *document, l *wire.BatchLine) (again bool, at time.Time) {
 	if l.Error == nil {
 		d.job.Text = "" // it is the store's by now
 		c.note(func(t *counts) { t.admitted, d.verdict = t.admitted+1, l.Verdict })
@@ -168,7 +168,7 @@ func (c *submitCmd) verdict(d *document, l *httpapi.BatchLine) (again bool, at t
 // end may be told before the verdict is: the two come over connections of their
 // own.
 func (c *submitCmd) outcome(d *document, view *broker.View) {
-	var verdict *httpapi.Verdict
+	var verdict *wire.Verdict
 	if view == nil {
 		c.note(func(t *counts) { t.failed, verdict = t.failed+1, d.verdict })
 		c.printf("<- unknown           %s: its record is gone\n", d.name)

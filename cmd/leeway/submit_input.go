@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // maxDocument bounds one document, or one line of JSONL, in bytes.
@@ -26,7 +26,7 @@ type document struct {
 	// name tells it from others: a file, or a line of one.
 	name    string
 	job     client.Job
-	verdict *httpapi.Verdict // of an admitted one
+	verdict *wire.Verdict // of an admitted one
 }
 
 // documents yields what the arguments name, one after the other: files, folders

@@ -9,14 +9,14 @@ import (
 	"strings"
 
 	"leeway/broker"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // result is a line of the results: what became of one document.
 type result struct {
-	Name    string           `json:"name"`
-	Verdict *httpapi.Verdict `json:"verdict,omitempty"`
-	Job     *broker.View     `json:"job,omitempty"`
+	Name    string        `json:"name"`
+	Verdict *wire.Verdict `json:"verdict,omitempty"`
+	Job     *broker.View  `json:"job,omitempty"`
 	// Error is why there is no job.
 	Error string `json:"error,omitempty"`
 }

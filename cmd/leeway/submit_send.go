@@ -11,7 +11,7 @@ import (
 
 	"leeway/broker/background"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 )
 
 // How patient sending is.
@@ -114,7 +114,7 @@ func (s *sender) rounds(ctx context.Context) error {
 		if progress {
 			tries = 0
 		}
-		p, told := errors.AsType[*httpapi.Problem](err)
+		p, told := errors.AsType[*wire.Problem](err)
 		switch tries++; {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -222,7 +222,7 @@ func (s *sender) round(ctx context.Context, first *document) (progress bool, err
 	}()
 	verdicts := 0
 	var again []later
-	err = s.c.client().SendLines(ctx, &client.Lines{Batch: s.batch(), Key: s.c.run, Opened: s.opened}, body, func(l *httpapi.BatchLine) error {
+	err = s.c.client().SendLines(ctx, &client.Lines{Batch: s.batch(), Key: s.c.run, Opened: s.opened}, body, func(l *wire.BatchLine) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if l.Line != verdicts+1 || l.Line > len(sent) {
@@ -267,7 +267,7 @@ func (s *sender) follow(ctx context.Context) error {
 		if all && ended >= admitted {
 			return nil
 		}
-		err := s.c.client().BatchResults(ctx, s.batch(), cursor, resultsWait, func(r *httpapi.ResultLine) error {
+		err := s.c.client().BatchResults(ctx, s.batch(), cursor, resultsWait, func(r *wire.ResultLine) error {
 			cursor, tries = r.NextCursor, 0
 			if d := s.doc(r.CustomID); d != nil {
 				ended++

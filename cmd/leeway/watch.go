@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"leeway/broker/client"
+	"leeway/broker/wire"
 )
 
 type watchCmd struct {
@@ -63,7 +63,7 @@ func inPlace(draw func(io.Writer)) string {
 	return home + wrapOff + strings.ReplaceAll(printable(text.String()), "\n", eraseRight+"\n") + eraseBelow + wrapOn
 }
 
-func printTable(out io.Writer, p *client.Pools) {
+func printTable(out io.Writer, p *wire.Pools) {
 	fmt.Fprintf(out, "%s   (interrupt to leave)\n\n", time.UnixMilli(p.NowMS).UTC().Format(time.RFC3339))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "POOL\tSTATE\tWAITING\tRUNNING\tSLOTS\tQUEUE AGE MS\tFIRST BYTE P95 MS\tHOLD P95 MS")

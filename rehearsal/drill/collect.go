@@ -13,8 +13,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
 	"leeway/broker/ledger"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -220,7 +220,7 @@ func (r *player) leftBehind(ctx context.Context) {
 		check(open == 0, "every admitted job of the drill has ended: %d have not", open)
 	}
 	flags, err := r.api.Flags(ctx)
-	set := slices.ContainsFunc(flags, func(f httpapi.FlagView) bool { return strings.Contains(f.By, actor) && f.Source == "flag" })
+	set := slices.ContainsFunc(flags, func(f wire.FlagView) bool { return strings.Contains(f.By, actor) && f.Source == "flag" })
 	check(err == nil && !set, "no flag of the drill is still set")
 }
 

@@ -16,7 +16,7 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 )
 
@@ -45,7 +45,7 @@ type Deployment struct {
 	client   *client.Client
 	http     *http.Transport
 	labs     map[string]Control
-	gate     *httpapi.GateAnswer
+	gate     *wire.GateAnswer
 	backends []string
 	workers  map[string]bool // those that have been seen
 }

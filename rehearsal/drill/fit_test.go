@@ -6,18 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
 // likePlan is a deployment as a plan declares it, whose backends nobody controls.
 func likePlan(p *Plan) *Deployment {
-	d := &Deployment{gate: &httpapi.GateAnswer{
-		Policy: p.Policy.String(), Recheck: "on", Verdict: &httpapi.Verdict{ReserveMS: p.Class.ReserveMS}, Pools: map[string]httpapi.PoolView{},
+	d := &Deployment{gate: &wire.GateAnswer{
+		Policy: p.Policy.String(), Recheck: "on", Verdict: &wire.Verdict{ReserveMS: p.Class.ReserveMS}, Pools: map[string]wire.PoolView{},
 	}}
 	for _, path := range slackgate.Paths {
 		pool := p.Pool(path)
-		v := httpapi.PoolView{Capacity: pool.Slots, FirstByteP95MS: pool.P95MS}
+		v := wire.PoolView{Capacity: pool.Slots, FirstByteP95MS: pool.P95MS}
 		v.FirstByte.DeclaredP95MS, v.Hold.DeclaredP95MS = pool.P95MS, pool.HoldP95MS
 		d.gate.Pools[path.String()] = v
 		for _, l := range pool.Labs {
@@ -45,16 +45,16 @@ func TestFit(t *testing.T) {
 		t.Fatalf("%v: %+v", err, f)
 	}
 	for _, row := range []struct {
-		change func(g *httpapi.GateAnswer)
+		change func(g *wire.GateAnswer)
 		says   string
 	}{
-		{func(g *httpapi.GateAnswer) { g.Policy = "seed" }, "gate seed, declared predictive"},
-		{func(g *httpapi.GateAnswer) { g.Recheck = "off" }, "re-check off"},
-		{func(g *httpapi.GateAnswer) { g.Verdict.ReserveMS = 500 }, "reserve 500 ms, declared 2000"},
-		{func(g *httpapi.GateAnswer) { v := g.Pools["paid"]; v.Capacity = 8; g.Pools["paid"] = v }, "paid: 8 slots, declared 2"},
-		{func(g *httpapi.GateAnswer) { v := g.Pools["free"]; v.FirstByte.DeclaredP95MS = 90; g.Pools["free"] = v }, "free: first byte p95 90 ms, declared 4000"},
-		{func(g *httpapi.GateAnswer) { v := g.Pools["free"]; v.FirstByteP95MS = 6100; g.Pools["free"] = v }, "free: the gate goes by a measured first byte p95 of 6100 ms"},
-		{func(g *httpapi.GateAnswer) { v := g.Pools["free"]; v.Closed = true; g.Pools["free"] = v }, "free: closed by a flag or a drain"},
+		{func(g *wire.GateAnswer) { g.Policy = "seed" }, "gate seed, declared predictive"},
+		{func(g *wire.GateAnswer) { g.Recheck = "off" }, "re-check off"},
+		{func(g *wire.GateAnswer) { g.Verdict.ReserveMS = 500 }, "reserve 500 ms, declared 2000"},
+		{func(g *wire.GateAnswer) { v := g.Pools["paid"]; v.Capacity = 8; g.Pools["paid"] = v }, "paid: 8 slots, declared 2"},
+		{func(g *wire.GateAnswer) { v := g.Pools["free"]; v.FirstByte.DeclaredP95MS = 90; g.Pools["free"] = v }, "free: first byte p95 90 ms, declared 4000"},
+		{func(g *wire.GateAnswer) { v := g.Pools["free"]; v.FirstByteP95MS = 6100; g.Pools["free"] = v }, "free: the gate goes by a measured first byte p95 of 6100 ms"},
+		{func(g *wire.GateAnswer) { v := g.Pools["free"]; v.Closed = true; g.Pools["free"] = v }, "free: closed by a flag or a drain"},
 	} {
 		d := likePlan(p)
 		row.change(d.gate)

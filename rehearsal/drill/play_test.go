@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"leeway/broker/client"
 	"leeway/broker/flag"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 )
 
@@ -43,7 +43,7 @@ func inVirtualTime(t *testing.T, p *Plan, f func(t *testing.T, e *Embedded)) {
 // alice sets a flag, as an operator who is at work does.
 func alice(t *testing.T, e *Embedded) {
 	t.Helper()
-	_, err := e.Client().SetFlag(context.Background(), flag.AdmitFree, &client.FlagChange{Value: "0", Reason: "misses rise", By: "alice"})
+	_, err := e.Client().SetFlag(context.Background(), flag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "misses rise", By: "alice"})
 	if err != nil {
 		t.Error(err)
 	}

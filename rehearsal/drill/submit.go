@@ -10,7 +10,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/client"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
@@ -68,7 +68,7 @@ func (r *player) one(ctx context.Context, j *Job, a *Arrival, due time.Time) err
 	v, err := r.api.Submit(bounded, &sub)
 	cancel()
 	j.ToldMS = millisSince(due)
-	var p *httpapi.Problem
+	var p *wire.Problem
 	if errors.As(err, &p) && p.Verdict != nil {
 		v, err = p.Verdict, nil
 	}

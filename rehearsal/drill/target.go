@@ -10,7 +10,7 @@ import (
 
 	"leeway/broker/client"
 	"leeway/broker/flag"
-	"leeway/broker/httpapi"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 )
 
@@ -51,7 +51,7 @@ const actor = "leeway drill"
 // setFlag sets a flag for a class; empty: for all. It ends by itself should the
 // drill not live to clear it.
 func setFlag(ctx context.Context, c *client.Client, class string, e *Event) error {
-	_, err := c.SetFlag(ctx, flag.Name(e.On), &client.FlagChange{Value: e.Value, Reason: "drill", By: actor, Class: class, ForMS: MaxLengthMS})
+	_, err := c.SetFlag(ctx, flag.Name(e.On), &wire.FlagChange{Value: e.Value, Reason: "drill", By: actor, Class: class, ForMS: MaxLengthMS})
 	return err
 }
 
@@ -71,12 +71,12 @@ func clearFlag(ctx context.Context, c *client.Client, class string, e *Event) er
 
 // flagThatIsSet is the value that a flag was given at run time for a class
 // itself; nil: none.
-func flagThatIsSet(ctx context.Context, c *client.Client, name, class string) (*httpapi.FlagView, error) {
+func flagThatIsSet(ctx context.Context, c *client.Client, name, class string) (*wire.FlagView, error) {
 	flags, err := c.Flags(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(flags, func(f httpapi.FlagView) bool {
+	i := slices.IndexFunc(flags, func(f wire.FlagView) bool {
 		return string(f.Name) == name && f.Class == class && f.Source == "flag"
 	})
 	if i < 0 {
