@@ -2,13 +2,25 @@ package broker
 
 import "leeway/slackgate"
 
+// The states of a backend: whether it may be called.
+const (
+	BackendClosed   = "closed"    // may be called
+	BackendOpen     = "open"      // failed too often; left alone for a while
+	BackendHalfOpen = "half_open" // one call is let through as a probe
+	BackendHeld     = "held"      // asked to be left alone for a while
+	BackendOut      = "out"       // taken out, by an operator or because its key was refused
+)
+
+// BackendStates lists the closed set.
+var BackendStates = [...]string{BackendClosed, BackendOpen, BackendHalfOpen, BackendHeld, BackendOut}
+
 // BackendState is how a backend looks from one worker.
 type BackendState struct {
 	Worker  string         `json:"worker,omitempty"`
 	Path    slackgate.Path `json:"path"`
 	Backend string         `json:"backend"`
 	Model   string         `json:"model"`
-	// State is closed (may be called), open, half_open, held or out.
+	// State is one of BackendStates.
 	State string `json:"state"`
 	// Why says what led to the state.
 	Why         string `json:"why,omitempty"`

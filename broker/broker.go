@@ -156,7 +156,7 @@ var Causes = [...]Cause{
 	CauseEmpty, CauseTruncated, CauseFailed, CauseWorkerLost, CauseRecordLost, CauseNoSlack,
 }
 
-// Known says how the tokens of a spend row are known.
+// Known says how the tokens of an attempt are known.
 type Known string
 
 // How spend is known. An unknown attempt is never zero: it stays charged at
@@ -192,13 +192,8 @@ type SpendRow struct {
 
 	// What follows is set by the settlement.
 
-	SettledAtMS  int64 `json:"settled_at_ms,omitempty"`
-	InputTokens  int64 `json:"input_tokens"`
-	OutputTokens int64 `json:"output_tokens"`
-	// CachedTokens are the part of InputTokens, ReasoningTokens the part of
-	// OutputTokens, that the backend says so of.
-	CachedTokens    int64 `json:"cached_tokens,omitempty"`
-	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"`
+	SettledAtMS int64 `json:"settled_at_ms,omitempty"`
+	Usage
 	// CostMicro is what is booked: the backend's own figure where it gave one,
 	// else what its price makes of the tokens.
 	CostMicro int64 `json:"cost_micro"`
@@ -206,7 +201,6 @@ type SpendRow struct {
 	// ListCostMicro then what its price makes of the tokens.
 	ReportedCostMicro *int64 `json:"reported_cost_micro,omitempty"`
 	ListCostMicro     *int64 `json:"list_cost_micro,omitempty"`
-	Known             Known  `json:"known,omitempty"`
 	// Clamped is set when the usage was absurd and was cut to bounds.
 	Clamped bool `json:"clamped,omitempty"`
 	// Result is how the attempt ended: an outcome, or a failure's reason.
@@ -369,11 +363,12 @@ type View struct {
 type Usage struct {
 	InputTokens  int64 `json:"input_tokens"`
 	OutputTokens int64 `json:"output_tokens"`
-	// CachedTokens are part of InputTokens, ReasoningTokens of OutputTokens.
+	// CachedTokens are the part of InputTokens, ReasoningTokens the part of
+	// OutputTokens, that the backend says so of.
 	CachedTokens    int64 `json:"cached_tokens,omitempty"`
 	ReasoningTokens int64 `json:"reasoning_tokens,omitempty"`
-	// Known says whether the backend reported them or they were estimated.
-	Known Known `json:"known"`
+	// Known says how they are known; empty while the attempt is under way.
+	Known Known `json:"known,omitempty"`
 }
 
 // Piece is answer text under way from a worker to the API replica that relays

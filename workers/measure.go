@@ -2,6 +2,7 @@ package workers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"leeway/broker/measure"
@@ -21,40 +22,33 @@ func (p *Pool) measure(job string, samples ...redisstore.Sample) {
 // poolSamples are what a job tells of its pool: the time to its first answer
 // text, over all its attempts, and how long it held its slot.
 func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duration, whole bool) []redisstore.Sample {
-	name := measure.PoolName(path)
-	fb := redisstore.Sample{Series: redisstore.Series{Name: name, Kind: redisstore.FirstByte}, MS: firstByte.Milliseconds()}
 	if !hasText {
-		fb.MS, fb.Cut = held.Milliseconds(), true
+		firstByte = held
 	}
-	return []redisstore.Sample{fb, {
-		Series: redisstore.Series{Name: name, Kind: redisstore.Hold}, MS: held.Milliseconds(), Cut: !whole,
-	}}
+	return samples(measure.PoolName(path), firstByte, !hasText, held, !whole)
 }
 
 // callSamples are what one call tells of its backend. A backend that turned
 // the call away says nothing of how long its answers take.
-func callSamples(call *attempt.Call, s *attempt.Settlement) []redisstore.Sample {
-	if !s.HasText && !s.Censored {
+func callSamples(a *attempt.Attempt) []redisstore.Sample {
+	if !a.HasText && !a.Censored {
 		return nil
 	}
-	name := measure.BackendName(call.Backend)
+	return samples(measure.BackendName(a.Backend), a.FirstByte, a.Censored, a.Hold, a.Reason != "")
+}
+
+// samples are a first byte and a hold time, and whether each was cut.
+func samples(name string, firstByte time.Duration, noText bool, held time.Duration, cut bool) []redisstore.Sample {
 	return []redisstore.Sample{
-		{Series: redisstore.Series{Name: name, Kind: redisstore.FirstByte}, MS: s.FirstByte.Milliseconds(), Cut: s.Censored},
-		{Series: redisstore.Series{Name: name, Kind: redisstore.Hold}, MS: s.Hold.Milliseconds(), Cut: s.Reason != ""},
+		{Series: redisstore.Series{Name: name, Kind: redisstore.FirstByte}, MS: firstByte.Milliseconds(), Cut: noText},
+		{Series: redisstore.Series{Name: name, Kind: redisstore.Hold}, MS: held.Milliseconds(), Cut: cut},
 	}
 }
 
-// tells reports whether a job's end says anything about its pool's latency: an
-// answer came, or it was cut for want of one. Refusals and errors that came
+// saysOfPool reports whether a job's end says anything about its pool's latency:
+// an answer came, or it was cut for want of one. Refusals and errors that came
 // back at once do not.
-func tells(r *attempt.Result) bool {
-	if r.HasText {
-		return true
-	}
-	for i := range r.Attempts {
-		if r.Attempts[i].Censored {
-			return true
-		}
-	}
-	return r.Reason == backend.ReasonDeadline
+func saysOfPool(r *attempt.Result) bool {
+	return r.HasText || r.Reason == backend.ReasonDeadline ||
+		slices.ContainsFunc(r.Attempts, func(a attempt.Attempt) bool { return a.Censored })
 }

@@ -3,10 +3,12 @@
 package workers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,7 +19,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/background"
-	"leeway/broker/joblog"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
 	"leeway/broker/ticket"
@@ -31,11 +32,6 @@ var (
 	errCancelled = errors.New("the producer cancelled the job")
 	errStopping  = errors.New("the worker is stopping")
 )
-
-// Prompt is how a class's jobs are put to a backend.
-type Prompt struct {
-	System string
-}
 
 // Observer hears what a pool measures.
 type Observer interface {
@@ -74,11 +70,11 @@ type Options struct {
 	// LongestSlack is the longest slack that jobs of the classes which may use
 	// the pool have by default: with a p95 beyond it, nothing is admitted.
 	LongestSlack func() int64
-	// Prompt gives a class's prompt.
-	Prompt func(class string) Prompt
-	// Rescue offers a claimed job to the gate once more; see
+	// SystemPrompt is what a class has its backends told before the text.
+	SystemPrompt func(class string) string
+	// Reroute offers a claimed job to the gate once more; see
 	// admission.Admitter.
-	Rescue func(ctx context.Context, c *broker.Claim) (bool, error)
+	Reroute func(ctx context.Context, c *broker.Claim) (bool, error)
 	// FallbackEnabled is the flag FALLBACK_ENABLED for a claimed job.
 	FallbackEnabled func(ctx context.Context, c *broker.Claim) bool
 	Observer        Observer
@@ -104,24 +100,25 @@ const forgetAfter = 25
 // Pool is this process's share of one pool.
 type Pool struct {
 	Options
-	runner *attempt.Runner
-	id     string // names this worker
-	lanes  []*lane
+	runner    *attempt.Runner
+	id        string // names this worker
+	consumers []*consumer
 
-	loops    func()          // ends the pool's loops
+	loops    context.Context // of the pool's loops
+	endLoops context.CancelFunc
 	base     context.Context // ends, with errStopping, when jobs must be handed back
 	abort    context.CancelCauseFunc
 	inFlight sync.WaitGroup
 	leaving  atomic.Bool
 
-	takenOut map[string]bool // backends taken out by order; inStep is its own
+	takenOut map[string]bool // backends taken out by order; only syncBackends uses it
 
 	mu      sync.Mutex // guards running
 	running map[string]context.CancelCauseFunc
 }
 
-// lane is where a pool takes the jobs of one shard from.
-type lane struct {
+// consumer takes the jobs of one shard.
+type consumer struct {
 	*Pool
 
 	shard  Shard
@@ -132,10 +129,10 @@ type lane struct {
 
 // Start begins to take tickets. Stop must be called.
 func Start(o Options) (*Pool, error) {
-	orDefault(&o.Poll, 10*time.Millisecond)
-	orDefault(&o.Lease, 3*time.Second)
-	orDefault(&o.Heartbeat, time.Second)
-	orDefault(&o.Grace, 30*time.Second)
+	o.Poll = cmp.Or(o.Poll, 10*time.Millisecond)
+	o.Lease = cmp.Or(o.Lease, 3*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, time.Second)
+	o.Grace = cmp.Or(o.Grace, 30*time.Second)
 	p := &Pool{
 		Options: o, id: uuid.NewString(),
 		running: map[string]context.CancelCauseFunc{}, takenOut: map[string]bool{},
@@ -146,36 +143,33 @@ func Start(o Options) (*Pool, error) {
 		return nil, err
 	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
+	p.loops, p.endLoops = context.WithCancel(context.Background())
 	for _, s := range o.Shards {
-		p.lanes = append(p.lanes, p.lane(s))
+		p.consumers = append(p.consumers, p.consumer(s))
 	}
-	loopCtx, endLoops := context.WithCancel(context.Background())
-	p.loops = endLoops
 	// What operators have ordered holds from the first job on.
-	if err := p.inStep(context.Background()); err != nil {
-		return nil, err
-	}
-	for _, l := range p.lanes {
+	p.syncBackends(context.Background())
+	for _, c := range p.consumers {
 		// The first beat may fail with Redis away; the next one will not.
-		_ = l.beat(context.Background())
-		o.Background.Go("heartbeat "+o.Path.String(), until(loopCtx, l.heartbeat))
+		_ = c.beat(context.Background())
+		p.loop("heartbeat", c.heartbeat)
 	}
-	o.Background.Go("cancels "+o.Path.String(), until(loopCtx, p.cancels))
-	o.Background.Go("fleet "+o.Path.String(), until(loopCtx, p.fleet))
-	o.Background.Go("probes "+o.Path.String(), until(loopCtx, p.probes))
-	for _, l := range p.lanes {
-		o.Background.Go("tickets "+o.Path.String(), until(loopCtx, l.listen))
-		if err := l.server.Start(asynq.HandlerFunc(l.handle)); err != nil {
+	p.loop("cancels", p.cancels)
+	p.loop("backends", func(ctx context.Context) error { return every(ctx, syncEvery, p.syncBackends) })
+	p.loop("probes", func(ctx context.Context) error { return every(ctx, ProbeEvery, p.probes) })
+	for _, c := range p.consumers {
+		p.loop("tickets", func(ctx context.Context) error { return c.shard.Tickets.Listen(ctx, p.Path, c.wakes) })
+		if err := c.server.Start(asynq.HandlerFunc(c.handle)); err != nil {
 			return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
 		}
 	}
 	return p, nil
 }
 
-// lane makes ready to take a shard's tickets.
-func (p *Pool) lane(s Shard) *lane {
+// consumer makes ready to take a shard's tickets.
+func (p *Pool) consumer(s Shard) *consumer {
 	wakes := make(chan struct{}, 1)
-	return &lane{
+	return &consumer{
 		Pool: p, shard: s, wakes: wakes,
 		worker: redisstore.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
 		server: asynq.NewServerFromRedisClient(patient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
@@ -191,32 +185,37 @@ func (p *Pool) lane(s Shard) *lane {
 	}
 }
 
-// listen is told of the shard's tickets.
-func (l *lane) listen(ctx context.Context) error { return l.shard.Tickets.Listen(ctx, l.Path, l.wakes) }
-
-// of is the lane that a claimed job came by.
-func (p *Pool) of(c *broker.Claim) *lane {
-	for _, l := range p.lanes {
-		if l.shard.Store == p.Store.Of(c.ID) {
-			return l
+// consumerOf is the one that claimed a job.
+func (p *Pool) consumerOf(claim *broker.Claim) *consumer {
+	for _, c := range p.consumers {
+		if c.shard.Store == p.Store.Of(claim.ID) {
+			return c
 		}
 	}
-	return p.lanes[0] // no job comes by a shard that is not served
+	return p.consumers[0] // no job comes by a shard that is not served
 }
 
-// until runs a loop until either its group or the pool ends.
-func until(pool context.Context, loop func(context.Context) error) func(context.Context) error {
-	return func(group context.Context) error {
+// loop runs one in the background until the process or the pool ends.
+func (p *Pool) loop(name string, run func(context.Context) error) {
+	p.Background.Go(name+" "+p.Path.String(), func(group context.Context) error {
 		ctx, cancel := context.WithCancel(group)
 		defer cancel()
-		defer context.AfterFunc(pool, cancel)()
-		return loop(ctx)
-	}
+		defer context.AfterFunc(p.loops, cancel)()
+		return run(ctx)
+	})
 }
 
-func orDefault(d *time.Duration, def time.Duration) {
-	if *d == 0 {
-		*d = def
+// every calls f each d until ctx ends.
+func every(ctx context.Context, d time.Duration, f func(context.Context)) error {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			f(ctx)
+		}
 	}
 }
 
@@ -225,9 +224,9 @@ func orDefault(d *time.Duration, def time.Duration) {
 // place.
 func (p *Pool) Stop(ctx context.Context) {
 	p.leaving.Store(true)
-	for _, l := range p.lanes {
-		l.server.Stop()
-		if err := l.shard.Store.Leave(context.WithoutCancel(ctx), l.worker); err != nil {
+	for _, c := range p.consumers {
+		c.server.Stop()
+		if err := c.shard.Store.Leave(context.WithoutCancel(ctx), c.worker); err != nil {
 			p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
 		}
 	}
@@ -245,15 +244,15 @@ func (p *Pool) Stop(ctx context.Context) {
 	}
 	p.abort(errStopping)
 	<-ended
-	for _, l := range p.lanes {
-		l.server.Shutdown()
+	for _, c := range p.consumers {
+		c.server.Shutdown()
 	}
-	p.loops()
+	p.endLoops()
 	p.Stopped()
 }
 
-func (l *lane) beat(ctx context.Context) error {
-	return l.shard.Store.Beat(ctx, l.worker, l.Heartbeat*forgetAfter/10)
+func (c *consumer) beat(ctx context.Context) error {
+	return c.shard.Store.Beat(ctx, c.worker, c.Heartbeat*forgetAfter/10)
 }
 
 // shortHold is how long a backend may have asked to be left alone without its
@@ -262,18 +261,15 @@ const shortHold = 2 * time.Second
 
 // callable reports whether any backend may be called now, or very soon.
 func (p *Pool) callable() bool {
-	for _, b := range p.runner.State() {
-		switch b.State {
-		case attempt.StateClosed, attempt.StateHalfOpen:
+	return slices.ContainsFunc(p.runner.Upstreams(), func(u *attempt.Upstream) bool {
+		switch s := u.State(); s.State {
+		case broker.BackendClosed, broker.BackendHalfOpen:
 			return true
-		case attempt.StateHeld:
-			if b.RetryIn <= shortHold {
-				return true
-			}
-		case attempt.StateOpen, attempt.StateOut:
+		case broker.BackendHeld:
+			return s.RetryInMS <= shortHold.Milliseconds()
 		}
-	}
-	return false
+		return false
+	})
 }
 
 // heartbeatAgain is the part of a heartbeat after which one that could not be
@@ -281,37 +277,29 @@ func (p *Pool) callable() bool {
 // forgotten.
 const heartbeatAgain = 10
 
-func (l *lane) heartbeat(ctx context.Context) error {
-	p := l.Pool
-	next := time.NewTimer(p.Heartbeat)
-	defer next.Stop()
+func (c *consumer) heartbeat(ctx context.Context) error {
 	failed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-next.C:
-		}
-		if p.leaving.Load() {
+	for pause := c.Heartbeat; background.Sleep(ctx, pause) == nil; {
+		if c.leaving.Load() {
 			return nil
 		}
 		// A worker that has no backend to call offers no slots: the gate must
 		// not promise what would be dropped.
-		show := l.beat
-		if !p.callable() {
-			show = func(ctx context.Context) error { return l.shard.Store.Leave(ctx, l.worker) }
+		show := c.beat
+		if !c.callable() {
+			show = func(ctx context.Context) error { return c.shard.Store.Leave(ctx, c.worker) }
 		}
 		begun := time.Now()
 		err := show(ctx)
 		if err != nil && ctx.Err() == nil && !failed {
-			p.Log.Warn("heartbeat not written", "path", p.Path.String(), "error", err)
+			c.Log.Warn("heartbeat not written", "path", c.Path.String(), "error", err)
 		}
+		pause = c.Heartbeat - min(time.Since(begun), c.Heartbeat)
 		if failed = err != nil; failed {
-			next.Reset(p.Heartbeat / heartbeatAgain)
-		} else {
-			next.Reset(p.Heartbeat - min(time.Since(begun), p.Heartbeat))
+			pause = c.Heartbeat / heartbeatAgain
 		}
 	}
+	return nil
 }
 
 // cancels cuts running jobs whose producer took them back. A notice lost while
@@ -335,91 +323,3 @@ func (p *Pool) cancels(ctx context.Context) error {
 		}
 	}
 }
-
-// ticketFor is how long a slot goes on claiming under one ticket. asynq gives a
-// ticket an hour beyond the longest deadline, after which it would take the
-// slot for free while the handler still runs.
-const ticketFor = 30 * time.Minute
-
-// handle turns a ticket into claims: while jobs wait, the slot takes one after
-// the other, without going back to asynq for each. It never returns an error:
-// tickets are interchangeable, and one spent for nothing is made up for by
-// whoever sees a job waiting without one.
-func (l *lane) handle(context.Context, *asynq.Task) error {
-	l.inFlight.Add(1)
-	defer l.inFlight.Done()
-	l.Background.Guard("ticket "+l.Path.String(), func() {
-		for began := time.Now(); l.takeOne(); {
-			if time.Since(began) > ticketFor {
-				l.topUp()
-				return
-			}
-		}
-	})
-	return nil
-}
-
-// takeOne claims a job and runs it. It reports whether there may be another:
-// with nothing waiting none is needed, and with every slot of the pool taken
-// those are the ones to come back.
-func (l *lane) takeOne() (again bool) {
-	p := l.Pool
-	if p.leaving.Load() {
-		return false
-	}
-	claim, met, err := l.shard.Store.Claim(p.base, p.Path, l.shard.Limit, p.Lease)
-	for _, gone := range met.Lost {
-		joblog.Lost(p.base, p.Log, gone)
-	}
-	for _, id := range met.Ended {
-		p.logEnd(id)
-	}
-	switch {
-	case err != nil && claim == nil:
-		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)
-		return false
-	case err != nil:
-		p.Log.Error("claimed job cannot be read", "job_id", claim.ID, "error", err)
-		p.finish(claim, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1}, nil)
-		return true
-	case claim == nil:
-		return false // nothing waits, or every slot of the pool is taken
-	}
-	p.run(claim)
-	return true
-}
-
-// topUp writes the tickets that free slots are short of.
-func (l *lane) topUp() {
-	var policy [slackgate.NumPaths]redisstore.PoolPolicy
-	policy[l.Path].Limit = l.shard.Limit
-	st, err := l.shard.Store.State(l.base, policy)
-	if err == nil {
-		_, err = l.shard.Tickets.TopUp(l.base, l.Path, &st.Pools[l.Path])
-	}
-	if err != nil && l.base.Err() == nil {
-		l.Log.Warn("tickets not topped up", "path", l.Path.String(), "error", err)
-	}
-}
-
-// asynqLog passes asynq's log on, as warnings at most and not more than one a
-// second: with Redis away asynq complains at every poll, and what matters of it
-// shows as warnings of ours.
-type asynqLog struct {
-	log  *slog.Logger
-	last *atomic.Int64 // Unix seconds of the last warning
-}
-
-func (l asynqLog) warn(args ...any) {
-	now := time.Now().Unix() //nolint:forbidigo // how often to log, in this process
-	if l.last.Swap(now) != now {
-		l.log.Warn("asynq", "message", fmt.Sprint(args...))
-	}
-}
-
-// Debug implements asynq.Logger, as do the others.
-func (l asynqLog) Debug(args ...any) { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Info(args ...any)  { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
-func (l asynqLog) Warn(args ...any)  { l.warn(args...) }
-func (l asynqLog) Error(args ...any) { l.warn(args...) }
-func (l asynqLog) Fatal(args ...any) { l.warn(args...) }

@@ -2,14 +2,13 @@ package workers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/workers/attempt"
-	"leeway/workers/backend"
 )
 
 // ProbeEvery is how often a pool that its own measurement has closed is
@@ -23,48 +22,32 @@ const probeTimeout = 30 * time.Second
 // are no jobs: they have no outcome.
 const ProbeClass = "probe"
 
-// probes sends a tiny request now and then to what nothing else would ever try
-// again: to the first backend of a pool whose measured first byte fits no
-// job's slack, and to the backends of a worker that has none left to call.
-func (p *Pool) probes(ctx context.Context) error {
-	tick := time.NewTicker(ProbeEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+// probes sends a tiny request to what nothing else would ever try again: to the
+// first backend of a pool whose measured first byte fits no job's slack, and to
+// the backends of a worker that has none left to call.
+func (p *Pool) probes(ctx context.Context) {
+	switch {
+	case p.leaving.Load():
+	case !p.callable():
+		for _, u := range p.runner.Upstreams() {
+			if u.State().State == broker.BackendOpen {
+				p.probe(ctx, u)
+			}
 		}
-		switch {
-		case p.leaving.Load():
-		case !p.callable():
-			for _, b := range p.runner.State() {
-				if b.State == attempt.StateOpen {
-					p.probe(ctx, b.Name)
-				}
-			}
-		case p.closedByMeasurement():
-			// One probe tells all workers, through what it measures. A backend
-			// that is to be left alone is.
-			name := p.probeable()
-			if name == "" {
-				continue
-			}
-			if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
-				p.probe(ctx, name)
-			}
+	case p.closedByMeasurement():
+		// One probe tells all workers, through what it measures. A backend
+		// that is to be left alone is.
+		i := slices.IndexFunc(p.runner.Upstreams(), func(u *attempt.Upstream) bool {
+			s := u.State().State
+			return s != broker.BackendOut && s != broker.BackendHeld
+		})
+		if i < 0 {
+			return
+		}
+		if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
+			p.probe(ctx, p.runner.Upstreams()[i])
 		}
 	}
-}
-
-// probeable is the first backend that nobody has asked to leave alone.
-func (p *Pool) probeable() string {
-	for _, b := range p.runner.State() {
-		if b.State != attempt.StateOut && b.State != attempt.StateHeld {
-			return b.Name
-		}
-	}
-	return ""
 }
 
 // closedByMeasurement reports whether the pool's first byte is believed to
@@ -74,28 +57,24 @@ func (p *Pool) closedByMeasurement() bool {
 	return slack > 0 && p.FirstByteP95() > slack // 0: no class uses the pool
 }
 
-func (p *Pool) probe(ctx context.Context, name string) {
+func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 	id := "probe-" + uuid.NewString()
-	c := &broker.Claim{Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path}
-	var openedAt int64
-	var settled []redisstore.Settlement
+	r := &jobRun{Pool: p, claim: &broker.Claim{
+		Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path,
+	}}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	err := p.runner.Probe(ctx, name, id, attempt.Hooks{
+	err := p.runner.Probe(ctx, u, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
-			row := p.row(c, &call)
-			err := p.Store.OpenProbe(ctx, &row, !call.Tariff.Free(), backend.EstimateTokens(attempt.ProbeText), attempt.ProbeMaxTokens)
-			openedAt = row.OpenedAtMS
-			return err
+			r.open = r.newRow(&call)
+			return p.Store.OpenProbe(ctx, &r.open, r.open.Priced, call.InputTokens, attempt.ProbeMaxTokens)
 		},
-		After: func(_ context.Context, call attempt.Call, s attempt.Settlement) {
-			row := p.settlement(c, &call, &s)
-			row.OpenedAtMS = openedAt
-			settled = append(settled, row)
-			p.measure(id, poolSamples(p.Path, s.HasText, s.FirstByte, s.Hold, s.Reason == "")...)
-			p.measure(id, callSamples(&call, &s)...)
+		After: func(a attempt.Attempt) {
+			r.settled = append(r.settled, r.settledRow(&a))
+			p.measure(id, poolSamples(p.Path, a.HasText, a.FirstByte, a.Hold, a.Reason == "")...)
+			p.measure(id, callSamples(&a)...)
 		},
 	})
-	p.settle(c, settled)
-	p.Log.Info("pool probed", "path", p.Path.String(), "backend", name, "error", err)
+	r.settle()
+	p.Log.Info("pool probed", "path", p.Path.String(), "backend", u.Caller.Name(), "error", err)
 }

@@ -51,7 +51,7 @@ func TestCompareIDs(t *testing.T) {
 
 func TestFilter(t *testing.T) {
 	paid, free := slackgate.Paid, slackgate.Free
-	spend := broker.SpendRow{Path: paid, Class: "c", Producer: "p", Backend: "b", Known: broker.KnownReported}
+	spend := broker.SpendRow{Path: paid, Class: "c", Producer: "p", Backend: "b", Usage: broker.Usage{Known: broker.KnownReported}}
 	miss := broker.MissRow{Path: paid, Class: "c", Producer: "p", Backend: "b", Cause: broker.CauseEmpty, Outcome: broker.OutcomeEmpty}
 	for _, tt := range []struct {
 		f           Filter

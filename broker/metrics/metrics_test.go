@@ -57,7 +57,7 @@ func TestBackends(t *testing.T) {
 		{"both", []string{"closed", "open"}},
 		{"odd", nil},
 	} {
-		for _, s := range backendStates {
+		for _, s := range broker.BackendStates {
 			want := "0"
 			if slices.Contains(tt.in, s) {
 				want = "1"

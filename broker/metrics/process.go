@@ -46,9 +46,6 @@ func (m *Metrics) Process(p Process) {
 
 var backendState = gauge("leeway_backend_state", "1 for the state that a backend is in as this worker sees it. Per worker: max.", "backend", "state")
 
-// backendStates is the closed set of the states of a backend.
-var backendStates = []string{"closed", "open", "half_open", "held", "out"}
-
 // Backends adds what a worker knows of its backends. Names come from
 // configuration, so their number is bounded; a state outside the closed set is
 // left out.
@@ -61,7 +58,7 @@ func (m *Metrics) Backends(states func() []broker.BackendState) {
 			in[s.Backend] = append(in[s.Backend], s.State)
 		}
 		for name, now := range in {
-			for _, state := range backendStates {
+			for _, state := range broker.BackendStates {
 				value(backendState, bit(slices.Contains(now, state)), name, state)
 			}
 		}

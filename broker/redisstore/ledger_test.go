@@ -39,8 +39,8 @@ func (h *harness) openAttempt(c *broker.Claim, n int) {
 func (h *harness) attempt(c *broker.Claim, n int, in, out int64) Settlement {
 	return Settlement{Priced: true, SpendRow: broker.SpendRow{
 		JobID: c.ID, Attempt: n, Path: c.Path, Class: c.Class, Producer: c.Producer, Backend: "lab", Model: "m",
-		Currency: "USD", PriceVersion: "1", MaxCostMicro: 5000, InputTokens: in, OutputTokens: out, CostMicro: in + 4*out,
-		Known: broker.KnownReported, Result: "whole",
+		Currency: "USD", PriceVersion: "1", MaxCostMicro: 5000, CostMicro: in + 4*out,
+		Usage: broker.Usage{InputTokens: in, OutputTokens: out, Known: broker.KnownReported}, Result: "whole",
 	}}
 }
 

@@ -23,8 +23,7 @@ func largestCost(cfg *config.Config, size admission.Size, nowMS int64) int64 {
 	if !ok {
 		class = cfg.Classes[cfg.DefaultClass]
 	}
-	req := backend.Request{MaxOutputTokens: size.MaxOutputTokens}
-	bytes := class.SystemPromptBytes() + size.TextBytes + joints
+	input := backend.EstimateTokens(class.SystemPromptBytes() + size.TextBytes + joints)
 	now := time.UnixMilli(nowMS)
 	if nowMS == 0 { // the store has not been heard of yet
 		now = time.Now()
@@ -33,15 +32,11 @@ func largestCost(cfg *config.Config, size admission.Size, nowMS int64) int64 {
 	var dearest int64
 	for i := range cfg.Pools.Paid.Backends {
 		for _, p := range cfg.Pools.Paid.Backends[i].PricesWithin(now, until) {
-			price := backend.Price{
-				InputMicroPerMTok: p.InputMicroPerMTok, CachedMicroPerMTok: p.CachedMicroPerMTok,
-				OutputMicroPerMTok: p.OutputMicroPerMTok, CallMicro: p.CallMicro,
-			}
-			dearest = max(dearest, price.LargestCostOf(&req, bytes))
+			dearest = max(dearest, backend.Price(*p).LargestCostMicro(input, size.MaxOutputTokens))
 		}
 	}
-	if dearest > slackgate.MaxBudgetMicro/attempt.DefaultMaxAttempts {
+	if dearest > slackgate.MaxBudgetMicro/attempt.MaxAttempts {
 		return slackgate.MaxBudgetMicro + 1 // fits no budget
 	}
-	return dearest * attempt.DefaultMaxAttempts
+	return dearest * attempt.MaxAttempts
 }

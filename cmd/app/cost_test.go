@@ -44,18 +44,17 @@ pools:
 		{"a class that has left the configuration costs as the default's", admission.Size{Class: "gone", TextBytes: 4000, MaxOutputTokens: 100, LeftMS: 1}, 2*in + 400},
 		{"the prompt counts", admission.Size{Class: "wordy", TextBytes: 4000, MaxOutputTokens: 100, LeftMS: 1}, 2*2002 + 400},
 	} {
-		if got := largestCost(c, tt.size, before); got != tt.want*attempt.DefaultMaxAttempts {
-			t.Errorf("%s: %d, want %d times %d", tt.name, got, attempt.DefaultMaxAttempts, tt.want)
+		if got := largestCost(c, tt.size, before); got != tt.want*attempt.MaxAttempts {
+			t.Errorf("%s: %d, want %d times %d", tt.name, got, attempt.MaxAttempts, tt.want)
 		}
 	}
 	// Every attempt that a worker makes costs at most its part of that.
 	for text := range 9 {
 		for instruction := range 9 {
-			call := backend.Price{InputMicroPerMTok: 2_000_000, OutputMicroPerMTok: 4_000_000}.LargestCostMicro(&backend.Request{
-				System: strings.Repeat("x", int(summary.SystemPromptBytes())+2+instruction), Text: strings.Repeat("y", text), MaxOutputTokens: 1,
-			})
+			req := backend.Request{System: strings.Repeat("x", int(summary.SystemPromptBytes())+2+instruction), Text: strings.Repeat("y", text)}
+			call := backend.Price{InputMicroPerMTok: 2_000_000, OutputMicroPerMTok: 4_000_000}.LargestCostMicro(req.InputTokens(), 1)
 			size := admission.Size{Class: "summary", TextBytes: int64(text + instruction), MaxOutputTokens: 1, LeftMS: 1}
-			if got := largestCost(c, size, before); got < call*attempt.DefaultMaxAttempts {
+			if got := largestCost(c, size, before); got < call*attempt.MaxAttempts {
 				t.Errorf("text %d, instruction %d: reserved %d, an attempt may cost %d", text, instruction, got, call)
 			}
 		}

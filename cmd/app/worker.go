@@ -95,7 +95,8 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		}
 		callers = append(callers, caller)
 		rc.Backends = append(rc.Backends, attempt.Backend{
-			Caller: caller, P95: ms(b.FirstByteP95MS), Tariff: func() attempt.Tariff { return tariff(b, w.now()) }, MaxInFlight: b.Limit,
+			Caller: caller, P95: ms(b.FirstByteP95MS), Price: func() backend.Price { return backend.Price(*b.PriceAt(w.now())) },
+			MaxInFlight: b.Limit,
 		})
 	}
 	p, err := workers.Start(workers.Options{
@@ -107,8 +108,8 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
 		HoldP95:         func() int64 { return w.holdP95(path) },
 		LongestSlack:    func() int64 { return w.longestSlack(path) },
-		Prompt:          w.prompt,
-		Rescue:          w.admitter.Rescue,
+		SystemPrompt:    w.prompt,
+		Reroute:         w.admitter.Rescue,
 		FallbackEnabled: w.fallbackEnabled,
 		Observer:        w.metrics,
 		Stopped: func() {
@@ -156,7 +157,7 @@ func (w *Worker) longestSlack(path slackgate.Path) int64 {
 
 // prompt is the system prompt of a class; that of the default class for jobs
 // whose class has left the configuration.
-func (w *Worker) prompt(class string) workers.Prompt {
+func (w *Worker) prompt(class string) string {
 	c, ok := w.config().Classes[class]
 	if !ok {
 		c = w.config().Classes[w.config().DefaultClass]
@@ -165,7 +166,7 @@ func (w *Worker) prompt(class string) workers.Prompt {
 	if err != nil { // checked when the configuration was read
 		w.log.Error("prompt cannot be made", "class", class, "error", err)
 	}
-	return workers.Prompt{System: system}
+	return system
 }
 
 func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
@@ -202,18 +203,6 @@ func (w *Worker) now() time.Time {
 		return time.UnixMilli(ms)
 	}
 	return time.Now()
-}
-
-// tariff is what a backend charges at an instant.
-func tariff(b *config.Backend, at time.Time) attempt.Tariff {
-	p := b.PriceAt(at)
-	return attempt.Tariff{
-		Price: backend.Price{
-			InputMicroPerMTok: p.InputMicroPerMTok, CachedMicroPerMTok: p.CachedMicroPerMTok,
-			OutputMicroPerMTok: p.OutputMicroPerMTok, CallMicro: p.CallMicro,
-		},
-		Currency: p.Currency, Version: p.Version,
-	}
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

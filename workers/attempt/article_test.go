@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
 	"leeway/workers/backend"
 )
 
@@ -93,7 +94,7 @@ func TestSlowPrimary(t *testing.T) {
 				j := job(wait)
 				j.ID = fmt.Sprint(i)
 				res, err := r.Run(w.t.Context(), j, Hooks{})
-				if err == nil && res.Outcome != OutcomeUsable {
+				if err == nil && res.Outcome != broker.OutcomeUsable {
 					err = errors.New(string(res.Outcome))
 				}
 				return err
@@ -134,7 +135,7 @@ func slotted(sem chan struct{}, d time.Duration, text string) reply {
 // a backend of 6 s there can be none: the right count is 0 and 40.
 func TestDrills(t *testing.T) {
 	type tally struct {
-		outcomes map[Outcome]int
+		outcomes map[broker.Outcome]int
 		by       map[string]int
 		longest  time.Duration
 		answers  map[string]int
@@ -147,7 +148,7 @@ func TestDrills(t *testing.T) {
 		return func() reply { return slotted(make(chan struct{}, n), d, text) }
 	}
 	drill := func(t *testing.T, primary, fallback maker, p95Fallback time.Duration) (c tally) {
-		c.outcomes, c.by, c.answers = map[Outcome]int{}, map[string]int{}, map[string]int{}
+		c.outcomes, c.by, c.answers = map[broker.Outcome]int{}, map[string]int{}, map[string]int{}
 		bubble(t, func(w *world) {
 			r := w.runner(Config{
 				Backends: []Backend{
@@ -171,7 +172,7 @@ func TestDrills(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					c.outcomes[res.Outcome]++
-					if res.Outcome == OutcomeUsable {
+					if res.Outcome == broker.OutcomeUsable {
 						c.by[res.Backend]++
 						c.answers[j.ID]++
 					}
@@ -195,7 +196,7 @@ func TestDrills(t *testing.T) {
 
 	t.Run("baseline", func(t *testing.T) {
 		c := drill(t, slots(2, 6*second, "primary"), slots(40, 400*time.Millisecond, "fallback"), 500*time.Millisecond)
-		if c.outcomes[OutcomeUsable] != 40 || c.by["primary"] != 0 || c.by["fallback"] != 40 {
+		if c.outcomes[broker.OutcomeUsable] != 40 || c.by["primary"] != 0 || c.by["fallback"] != 40 {
 			t.Errorf("expected 0 answers from the primary, 40 from the fallback, none shed")
 		}
 		if c.longest > 3400*time.Millisecond {
@@ -207,7 +208,7 @@ func TestDrills(t *testing.T) {
 		if c.longest > 8100*time.Millisecond {
 			t.Errorf("a job took %v: its deadline is decoration", c.longest)
 		}
-		if c.outcomes[OutcomeUsable]+c.outcomes[OutcomeLate]+c.outcomes[OutcomeExpired]+c.outcomes[OutcomeFailed] != 40 {
+		if c.outcomes[broker.OutcomeUsable]+c.outcomes[broker.OutcomeLate]+c.outcomes[broker.OutcomeExpired]+c.outcomes[broker.OutcomeFailed] != 40 {
 			t.Error(c.outcomes)
 		}
 	})
@@ -227,11 +228,11 @@ func TestAllSilent(t *testing.T) {
 	bubble(t, func(w *world) {
 		var bs []Backend
 		for _, name := range []string{"a", "b", "c"} {
-			bs = append(bs, Backend{Caller: w.client(w.backend(name, silent)), P95: 200 * time.Millisecond, Price: backend.Price{InputMicroPerMTok: 1_000_000}})
+			bs = append(bs, Backend{Caller: w.client(w.backend(name, silent)), P95: 200 * time.Millisecond, Price: fixed(backend.Price{InputMicroPerMTok: 1_000_000})})
 		}
 		l := newLedger(t)
 		res, err := w.runner(Config{Backends: bs}).Run(w.t.Context(), job(8*second), l.hooks())
-		if err != nil || res.Outcome != OutcomeLate {
+		if err != nil || res.Outcome != broker.OutcomeLate {
 			t.Fatalf("%+v, %v", res, err)
 		}
 		if res.EndedAt < 8*second || res.EndedAt > 8*second+100*time.Millisecond {
@@ -247,8 +248,8 @@ func TestAllSilent(t *testing.T) {
 			if a.Hold.Round(time.Millisecond) != want || !a.Censored || a.FirstByte != a.Hold {
 				t.Errorf("attempt %d held %v (first byte %v, censored %v), want %v", i, a.Hold, a.FirstByte, a.Censored, want)
 			}
-			if a.Usage.How != backend.UsageUnknown || a.CostMicro <= 0 {
-				t.Errorf("attempt %d: usage %+v, cost %d", i, a.Usage, a.CostMicro)
+			if a.Usage.Known != broker.KnownUnknown || a.CostMicro() <= 0 {
+				t.Errorf("attempt %d: usage %+v, cost %d", i, a.Usage, a.CostMicro())
 			}
 		}
 	})

@@ -8,33 +8,15 @@
 package attempt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"leeway/broker"
 	"leeway/workers/backend"
 )
-
-// Outcome is the one end of a job.
-type Outcome string
-
-// The outcomes. OutcomeCancelled is decided here only when the caller's context
-// ended before the deadline.
-const (
-	OutcomeUsable    Outcome = "usable"    // first byte by deadline - reserve, last byte by the deadline, whole, not empty
-	OutcomeLate      Outcome = "late"      // cut at the deadline, or no first byte by deadline - reserve
-	OutcomeExpired   Outcome = "expired"   // no backend was called
-	OutcomeEmpty     Outcome = "empty"     // a whole answer without answer text
-	OutcomeTruncated Outcome = "truncated" // the backend stopped early
-	OutcomeFailed    Outcome = "failed"    // anything else; the reason says what
-	OutcomeCancelled Outcome = "cancelled" // the caller gave up before the deadline
-)
-
-// Outcomes lists the closed set.
-var Outcomes = [...]Outcome{
-	OutcomeUsable, OutcomeLate, OutcomeExpired, OutcomeEmpty, OutcomeTruncated, OutcomeFailed, OutcomeCancelled,
-}
 
 // Caller calls one backend; [*backend.Client] is one. The error of Generate is
 // nil only if the answer is whole, and a [*backend.Error] otherwise.
@@ -49,32 +31,17 @@ type Backend struct {
 	Caller Caller
 	// P95 is the declared 95th percentile of the first byte. Required.
 	P95 time.Duration
-	// Price is what its calls cost.
-	Price backend.Price
-	// Tariff is asked for each call instead of Price, where the price changes
-	// with time. Defaults to Price without a name.
-	Tariff func() Tariff
+	// Price is what a call made now costs. Defaults to nothing.
+	Price func() backend.Price
 	// MaxInFlight bounds the calls under way at once; 0: no bound.
 	MaxInFlight int
 }
 
-// Tariff is a price and how it is booked.
-type Tariff struct {
-	backend.Price
-	// Currency is what the price's micro-units are of; Version names it.
-	Currency, Version string
-}
-
-func (b *Backend) tariff() Tariff {
-	if b.Tariff == nil {
-		return Tariff{Price: b.Price}
-	}
-	return b.Tariff()
-}
+// MaxAttempts bounds the calls made for one job.
+const MaxAttempts = 6
 
 // Defaults of a [Config].
 const (
-	DefaultMaxAttempts      = 6
 	DefaultFailureThreshold = 3
 	DefaultOpenFor          = 10 * time.Second
 )
@@ -88,9 +55,6 @@ type Config struct {
 	Share float64
 	// Cap bounds the same in absolute terms. Defaults to no cap.
 	Cap time.Duration
-	// MaxAttempts bounds the calls made for one job. Defaults to
-	// DefaultMaxAttempts.
-	MaxAttempts int
 	// FailureThreshold is how many failures in a row open a backend's
 	// breaker. Defaults to DefaultFailureThreshold.
 	FailureThreshold uint
@@ -104,32 +68,15 @@ type Config struct {
 	Overrun time.Duration
 	// OnState is told when a backend's state changes, outside of any lock. The
 	// end of a hold is not told: it comes with time. Defaults to nothing.
-	OnState func(name string, s State, why string)
+	OnState func(name, state, why string)
 }
-
-// ConfigError reports a field of a [Config] that cannot be used.
-type ConfigError struct {
-	Field   string
-	Problem string
-}
-
-func (e *ConfigError) Error() string { return "attempt: " + e.Field + ": " + e.Problem }
 
 func (c Config) withDefaults() Config {
-	if c.Share == 0 {
-		c.Share = DefaultShare
-	}
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = DefaultMaxAttempts
-	}
-	if c.FailureThreshold == 0 {
-		c.FailureThreshold = DefaultFailureThreshold
-	}
-	if c.OpenFor == 0 {
-		c.OpenFor = DefaultOpenFor
-	}
+	c.Share = cmp.Or(c.Share, DefaultShare)
+	c.FailureThreshold = cmp.Or(c.FailureThreshold, DefaultFailureThreshold)
+	c.OpenFor = cmp.Or(c.OpenFor, DefaultOpenFor)
 	if c.OnState == nil {
-		c.OnState = func(string, State, string) {}
+		c.OnState = func(_, _, _ string) {}
 	}
 	return c
 }
@@ -137,32 +84,28 @@ func (c Config) withDefaults() Config {
 func (c *Config) validate() error {
 	switch {
 	case len(c.Backends) == 0:
-		return &ConfigError{"Backends", "at least one is required"}
+		return broker.Fieldf("Backends", "at least one is required")
 	case !(c.Share > 0 && c.Share <= 1):
-		return &ConfigError{"Share", "must be above 0 and at most 1"}
+		return broker.Fieldf("Share", "must be above 0 and at most 1")
 	case c.Cap < 0:
-		return &ConfigError{"Cap", "must not be negative"}
-	case c.MaxAttempts < 0:
-		return &ConfigError{"MaxAttempts", "must not be negative"}
+		return broker.Fieldf("Cap", "must not be negative")
 	case c.OpenFor < 0:
-		return &ConfigError{"OpenFor", "must not be negative"}
+		return broker.Fieldf("OpenFor", "must not be negative")
 	case c.Overrun < 0:
-		return &ConfigError{"Overrun", "must not be negative"}
+		return broker.Fieldf("Overrun", "must not be negative")
 	}
 	names := make(map[string]bool, len(c.Backends))
 	for i, b := range c.Backends {
 		field := fmt.Sprintf("Backends[%d]", i)
 		switch {
 		case b.Caller == nil:
-			return &ConfigError{field + ".Caller", "is required"}
+			return broker.Fieldf(field+".Caller", "is required")
 		case names[b.Caller.Name()]:
-			return &ConfigError{field, "has the name of another one"}
+			return broker.Fieldf(field, "has the name of another one")
 		case b.P95 <= 0:
-			return &ConfigError{field + ".P95", "must be above 0"}
+			return broker.Fieldf(field+".P95", "must be above 0")
 		case b.MaxInFlight < 0:
-			return &ConfigError{field + ".MaxInFlight", "must not be negative"}
-		case b.Price.InputMicroPerMTok < 0 || b.Price.CachedMicroPerMTok < 0 || b.Price.OutputMicroPerMTok < 0 || b.Price.CallMicro < 0:
-			return &ConfigError{field + ".Price", "must not be negative"}
+			return broker.Fieldf(field+".MaxInFlight", "must not be negative")
 		}
 		names[b.Caller.Name()] = true
 	}
@@ -171,12 +114,9 @@ func (c *Config) validate() error {
 
 // Job is what a runner needs to know of a job.
 type Job struct {
-	// ID names the job. It is sent to backends as part of the request id.
+	// ID names the job. The request id and the idempotency key that are sent to
+	// a backend are made from it.
 	ID string
-	// IdempotencyKey is what the key sent to each backend is made from; each
-	// backend is told another one, always the same for the same job. Defaults
-	// to ID.
-	IdempotencyKey string
 	// System is the instruction, Text what is to be summarised.
 	System, Text string
 	// MaxOutputTokens is the largest answer asked for; 0: no limit.
@@ -202,32 +142,21 @@ type Job struct {
 type Call struct {
 	Number         int
 	Backend, Model string
-	// RequestID and IdempotencyKey are sent to the backend.
-	RequestID, IdempotencyKey string
 	// At is when the call begins, since Run was called.
 	At time.Duration
-	// Budget is how long the first byte may take.
-	Budget time.Duration
-	// Tariff is the price in force when the call was planned.
-	Tariff Tariff
-	// LargestCostMicro is the most the call can be expected to cost.
-	LargestCostMicro int64
+	// Price is the one in force when the call was planned.
+	Price backend.Price
+	// InputTokens estimates what is sent, and LargestCostMicro is the most the
+	// call can be expected to cost.
+	InputTokens, LargestCostMicro int64
 }
 
-// Settlement is how an attempt ended.
-type Settlement struct {
-	Usage     backend.Usage
-	CostMicro int64
-	// ListCostMicro is what the price makes of the tokens; CostMicro is another
-	// where the backend reported a cost of its own.
-	ListCostMicro int64
-	// PaidInDisguise is set when a backend without a price reported a cost.
-	PaidInDisguise bool
+// Attempt is one attempt that was made, and how it ended.
+type Attempt struct {
+	Call
+	Usage backend.Usage
 	// Reason says what was wrong; empty: the answer was whole.
 	Reason backend.Reason
-	// Status is the HTTP status, 0: none. Detail is for logs.
-	Status int
-	Detail string
 	Finish backend.Finish
 	// HasText is set when answer text came; FirstByte is then when, since the
 	// call began.
@@ -243,11 +172,8 @@ type Settlement struct {
 	NotCalled bool
 }
 
-// Attempt is one attempt that was made.
-type Attempt struct {
-	Call
-	Settlement
-}
+// CostMicro is what the attempt cost.
+func (a *Attempt) CostMicro() int64 { return a.Price.CostMicro(a.Usage) }
 
 // Hooks tell of a job's attempts. Nil functions are skipped.
 type Hooks struct {
@@ -255,9 +181,9 @@ type Hooks struct {
 	// an error the backend is not called and Run returns. Its context ends
 	// when the first byte is due.
 	Before func(context.Context, Call) error
-	// After is called once for each Before that returned nil. Its context is
-	// not cancelled with the job's, because what was spent must be booked.
-	After func(context.Context, Call, Settlement)
+	// After is called once for each Before that returned nil, even if the job
+	// was cancelled: what was spent must be booked.
+	After func(Attempt)
 	// FirstByte is called when a call's first answer text comes. It must not
 	// block.
 	FirstByte func()
@@ -268,7 +194,9 @@ type Hooks struct {
 
 // Result is the one end of a job and how it came about.
 type Result struct {
-	Outcome Outcome
+	// Outcome is OutcomeCancelled only when the caller's context ended before
+	// the deadline.
+	Outcome broker.Outcome
 	// Reason says more about an outcome that is not usable. For
 	// OutcomeExpired it is empty when time was short, and ReasonNoBackend when
 	// a backend's state kept it from being called.

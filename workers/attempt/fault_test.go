@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
 	"leeway/workers/backend"
 )
 
@@ -23,10 +24,10 @@ func TestFaults(t *testing.T) {
 		ended time.Duration
 		// alone
 		alone   string
-		outcome Outcome
+		outcome broker.Outcome
 		reason  backend.Reason
 	}{
-		{"ok", answers(time.Second, time.Second, healthy), "a", 2 * second, "a", OutcomeUsable, ""},
+		{"ok", answers(time.Second, time.Second, healthy), "a", 2 * second, "a", broker.OutcomeUsable, ""},
 		{
 			"retry-after", func(o *out, n int) {
 				if n == 0 {
@@ -35,15 +36,15 @@ func TestFaults(t *testing.T) {
 					return
 				}
 				answers(0, 0, healthy)(o, n)
-			}, "a:rate_limited a", 2 * second, "a:rate_limited a", OutcomeUsable, "",
+			}, "a:rate_limited a", 2 * second, "a:rate_limited a", broker.OutcomeUsable, "",
 		},
 		{
 			"retry-after, longer than the slack allows", func(o *out, _ int) {
 				o.w.Header().Set("Retry-After", "10")
 				o.status(429, ``)
-			}, "a:rate_limited b", 0, "a:rate_limited", OutcomeFailed, backend.ReasonRateLimited,
+			}, "a:rate_limited b", 0, "a:rate_limited", broker.OutcomeFailed, backend.ReasonRateLimited,
 		},
-		{"throttled", refuses(429, ``), "a:rate_limited b", 0, strings.Repeat(" a:rate_limited", 3)[1:], OutcomeFailed, backend.ReasonRateLimited},
+		{"throttled", refuses(429, ``), "a:rate_limited b", 0, strings.Repeat(" a:rate_limited", 3)[1:], broker.OutcomeFailed, backend.ReasonRateLimited},
 		{
 			"flaky", func(o *out, n int) {
 				if n == 0 {
@@ -51,35 +52,35 @@ func TestFaults(t *testing.T) {
 					return
 				}
 				answers(0, 0, healthy)(o, n)
-			}, "a:upstream_error a", 0, "a:upstream_error a", OutcomeUsable, "",
+			}, "a:upstream_error a", 0, "a:upstream_error a", broker.OutcomeUsable, "",
 		},
-		{"500 for ever", refuses(500, ``), "a:upstream_error " + "a:upstream_error b", 0, "a:upstream_error " + "a:upstream_error", OutcomeFailed, backend.ReasonUpstreamError},
-		{"down, 503", refuses(503, ``), "a:upstream_error b", 0, "a:upstream_error", OutcomeFailed, backend.ReasonUpstreamError},
-		{"down, refused", nil, "a:connect b", 0, "a:connect", OutcomeFailed, backend.ReasonConnect},
+		{"500 for ever", refuses(500, ``), "a:upstream_error " + "a:upstream_error b", 0, "a:upstream_error " + "a:upstream_error", broker.OutcomeFailed, backend.ReasonUpstreamError},
+		{"down, 503", refuses(503, ``), "a:upstream_error b", 0, "a:upstream_error", broker.OutcomeFailed, backend.ReasonUpstreamError},
+		{"down, refused", nil, "a:connect b", 0, "a:connect", broker.OutcomeFailed, backend.ReasonConnect},
 		{
 			"reset", stream(func(o *out) {
 				if c, _, err := http.NewResponseController(o.w).Hijack(); err == nil {
 					_ = c.Close()
 				}
-			}), "a:reset b", 0, "a:reset", OutcomeFailed, backend.ReasonReset,
+			}), "a:reset b", 0, "a:reset", broker.OutcomeFailed, backend.ReasonReset,
 		},
-		{"silent", silent, "a:first_byte b", 6 * second, "a:first_byte", OutcomeLate, backend.ReasonFirstByte},
-		{"headers-only", stream(func(o *out) { o.send(""); o.sleep(time.Hour) }), "a:first_byte b", 6 * second, "a:first_byte", OutcomeLate, backend.ReasonFirstByte},
+		{"silent", silent, "a:first_byte b", 6 * second, "a:first_byte", broker.OutcomeLate, backend.ReasonFirstByte},
+		{"headers-only", stream(func(o *out) { o.send(""); o.sleep(time.Hour) }), "a:first_byte b", 6 * second, "a:first_byte", broker.OutcomeLate, backend.ReasonFirstByte},
 		{"comments only", stream(func(o *out) {
 			for {
 				o.send(": keep-alive\n\n")
 				o.sleep(second)
 			}
-		}), "a:first_byte b", 6 * second, "a:first_byte", OutcomeLate, backend.ReasonFirstByte},
-		{"slow, 6 s", answers(6100*time.Millisecond, 0, healthy), "a:first_byte b", 6 * second, "a", OutcomeUsable, ""},
-		{"slow, 20 s", answers(20*second, 0, healthy), "a:first_byte b", 6 * second, "a:first_byte", OutcomeLate, backend.ReasonFirstByte},
+		}), "a:first_byte b", 6 * second, "a:first_byte", broker.OutcomeLate, backend.ReasonFirstByte},
+		{"slow, 6 s", answers(6100*time.Millisecond, 0, healthy), "a:first_byte b", 6 * second, "a", broker.OutcomeUsable, ""},
+		{"slow, 20 s", answers(20*second, 0, healthy), "a:first_byte b", 6 * second, "a:first_byte", broker.OutcomeLate, backend.ReasonFirstByte},
 		{
 			"stall", stream(func(o *out) {
 				for range 20 {
 					o.text("tok ")
 				}
 				o.sleep(30 * second)
-			}), "a:stall b", 4 * second, "a:stall", OutcomeTruncated, backend.ReasonStall,
+			}), "a:stall b", 4 * second, "a:stall", broker.OutcomeTruncated, backend.ReasonStall,
 		},
 		{
 			"drip", stream(func(o *out) {
@@ -87,49 +88,49 @@ func TestFaults(t *testing.T) {
 					o.text("tok ")
 					o.sleep(3900 * time.Millisecond)
 				}
-			}), "a:deadline", 10 * second, "a:deadline", OutcomeLate, backend.ReasonDeadline,
+			}), "a:deadline", 10 * second, "a:deadline", broker.OutcomeLate, backend.ReasonDeadline,
 		},
 		{
 			"cut", stream(func(o *out) {
 				for range 40 {
 					o.text("tok ")
 				}
-			}), "a:truncated b", 0, "a:truncated", OutcomeTruncated, backend.ReasonTruncated,
+			}), "a:truncated b", 0, "a:truncated", broker.OutcomeTruncated, backend.ReasonTruncated,
 		},
 		{
 			"bad-chunk", stream(func(o *out) { o.text("tok"); o.send("data: {\"choices\":\n\n"); o.end("stop", 1, 1) }),
-			"a:bad_answer b", 0, "a:bad_answer", OutcomeFailed, backend.ReasonBadAnswer,
+			"a:bad_answer b", 0, "a:bad_answer", broker.OutcomeFailed, backend.ReasonBadAnswer,
 		},
 		{
 			"no-done", stream(func(o *out) {
 				o.text(healthy)
 				o.send(`data: {"choices":[{"delta":{},"finish_reason":"stop"}]}` + "\n\n")
 				o.sleep(time.Hour)
-			}), "a", backend.DefaultTail, "a", OutcomeUsable, "",
+			}), "a", backend.Tail, "a", broker.OutcomeUsable, "",
 		},
 		{
 			"big-line", stream(func(o *out) { o.text(strings.Repeat("x", 12<<20)); o.end("stop", 1, 1) }),
-			"a:too_large b", 0, "a:too_large", OutcomeFailed, backend.ReasonTooLarge,
+			"a:too_large b", 0, "a:too_large", broker.OutcomeFailed, backend.ReasonTooLarge,
 		},
-		{"empty", stream(func(o *out) { o.end("stop", 10, 32) }), "a:empty b", 0, "a:empty", OutcomeEmpty, backend.ReasonEmpty},
+		{"empty", stream(func(o *out) { o.end("stop", 10, 32) }), "a:empty b", 0, "a:empty", broker.OutcomeEmpty, backend.ReasonEmpty},
 		{
 			"reasoning-only", stream(func(o *out) {
 				o.send(`data: {"choices":[{"delta":{"reasoning":"Let me think"}}]}` + "\n\n")
 				o.end("length", 10, 32)
-			}), "a:empty b", 0, "a:empty", OutcomeEmpty, backend.ReasonEmpty,
+			}), "a:empty b", 0, "a:empty", broker.OutcomeEmpty, backend.ReasonEmpty,
 		},
 		{
 			"tool-only", stream(func(o *out) {
 				o.send(`data: {"choices":[{"delta":{"tool_calls":[{"id":"t"}]}}]}` + "\n\n")
 				o.end("tool_calls", 10, 32)
-			}), "a:tool_call b", 0, "a:tool_call", OutcomeFailed, backend.ReasonToolCall,
+			}), "a:tool_call b", 0, "a:tool_call", broker.OutcomeFailed, backend.ReasonToolCall,
 		},
-		{"error-in-200", refuses(200, `{"error":{"message":"no"},"choices":[]}`), "a:upstream_error " + "a:upstream_error b", 0, "a:upstream_error " + "a:upstream_error", OutcomeFailed, backend.ReasonUpstreamError},
-		{"not an answer", refuses(200, `{"ok":true,"bytes":0}`), "a:bad_answer b", 0, "a:bad_answer", OutcomeFailed, backend.ReasonBadAnswer},
-		{"context-length", refuses(400, `{"error":{"code":"context_length_exceeded"}}`), "a:context_length b", 0, "a:context_length", OutcomeFailed, backend.ReasonContextLength},
-		{"refused", refuses(400, `{"error":{"code":"content_policy_violation"}}`), "a:refused", 0, "a:refused", OutcomeFailed, backend.ReasonRefused},
-		{"auth", refuses(401, ``), "a:auth b", 0, "a:auth", OutcomeFailed, backend.ReasonAuth},
-		{"quota", refuses(402, ``), "a:quota b", 0, "a:quota", OutcomeFailed, backend.ReasonQuota},
+		{"error-in-200", refuses(200, `{"error":{"message":"no"},"choices":[]}`), "a:upstream_error " + "a:upstream_error b", 0, "a:upstream_error " + "a:upstream_error", broker.OutcomeFailed, backend.ReasonUpstreamError},
+		{"not an answer", refuses(200, `{"ok":true,"bytes":0}`), "a:bad_answer b", 0, "a:bad_answer", broker.OutcomeFailed, backend.ReasonBadAnswer},
+		{"context-length", refuses(400, `{"error":{"code":"context_length_exceeded"}}`), "a:context_length b", 0, "a:context_length", broker.OutcomeFailed, backend.ReasonContextLength},
+		{"refused", refuses(400, `{"error":{"code":"content_policy_violation"}}`), "a:refused", 0, "a:refused", broker.OutcomeFailed, backend.ReasonRefused},
+		{"auth", refuses(401, ``), "a:auth b", 0, "a:auth", broker.OutcomeFailed, backend.ReasonAuth},
+		{"quota", refuses(402, ``), "a:quota b", 0, "a:quota", broker.OutcomeFailed, backend.ReasonQuota},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -139,11 +140,11 @@ func TestFaults(t *testing.T) {
 					if got := attempts(res); got != tt.with {
 						t.Errorf("attempts %q, want %q", got, tt.with)
 					}
-					want := OutcomeUsable
+					want := broker.OutcomeUsable
 					if !strings.HasSuffix(tt.with, "a") && !strings.HasSuffix(tt.with, "b") {
 						want = tt.outcome
 					}
-					if res.Outcome != want || (want == OutcomeUsable) != (res.Text == healthy && res.Whole) {
+					if res.Outcome != want || (want == broker.OutcomeUsable) != (res.Text == healthy && res.Whole) {
 						t.Errorf("outcome %s, text %.40q, whole %v, want %s", res.Outcome, res.Text, res.Whole, want)
 					}
 					// Pauses before another try are jittered.
@@ -162,7 +163,7 @@ func TestFaults(t *testing.T) {
 					if res.Outcome != tt.outcome || res.Reason != tt.reason {
 						t.Errorf("outcome %s (%s), want %s (%s)", res.Outcome, res.Reason, tt.outcome, tt.reason)
 					}
-					if res.Outcome != OutcomeUsable && res.Text != "" {
+					if res.Outcome != broker.OutcomeUsable && res.Text != "" {
 						t.Errorf("text %q of an outcome that is not usable", res.Text)
 					}
 					if res.EndedAt > 10*second+100*time.Millisecond {
@@ -170,8 +171,8 @@ func TestFaults(t *testing.T) {
 					}
 					l.check()
 					for _, a := range l.settled {
-						if a.Usage.How == "" || a.CostMicro < 0 {
-							t.Errorf("attempt %d: usage %+v cost %d", a.Number, a.Usage, a.CostMicro)
+						if a.Usage.Known == "" || a.CostMicro() < 0 {
+							t.Errorf("attempt %d: usage %+v cost %d", a.Number, a.Usage, a.CostMicro())
 						}
 					}
 				})
@@ -187,7 +188,7 @@ func runPool(w *world, plays ...reply) (Result, *ledger) {
 	for i, play := range plays {
 		cfg := w.backend(string(rune('a'+i)), play)
 		cfg.Stall = 4 * second
-		bs = append(bs, Backend{Caller: w.client(cfg), P95: 500 * time.Millisecond, Price: backend.Price{InputMicroPerMTok: 1e6, OutputMicroPerMTok: 3e6}})
+		bs = append(bs, Backend{Caller: w.client(cfg), P95: 500 * time.Millisecond, Price: fixed(backend.Price{InputMicroPerMTok: 1e6, OutputMicroPerMTok: 3e6})})
 	}
 	l := newLedger(w.t)
 	res, err := w.runner(Config{Backends: bs, OpenFor: time.Hour}).Run(w.t.Context(), job(10*second), l.hooks())
@@ -213,14 +214,14 @@ func TestRetryAfterHoldsForAll(t *testing.T) {
 		for range 5 {
 			// 4 s: too short to wait for 5.
 			res, err := r.Run(w.t.Context(), job(4*second), Hooks{})
-			if err != nil || res.Outcome != OutcomeUsable || res.Text != "b" {
+			if err != nil || res.Outcome != broker.OutcomeUsable || res.Text != "b" {
 				t.Fatalf("%+v %v", res, err)
 			}
 		}
 		if n := len(w.calls("a")); n != 1 {
 			t.Errorf("called %d times while it asked to be left alone", n)
 		}
-		if s := r.State()[0]; s.State != StateHeld || s.RetryIn != 5*second || s.Why != "rate_limited" {
+		if s := r.Upstreams()[0].State(); s.State != broker.BackendHeld || s.RetryInMS != 5000 || s.Why != "rate_limited" {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(5 * second)
@@ -246,11 +247,11 @@ func TestFlap(t *testing.T) {
 		b := w.backend("b", answers(100*time.Millisecond, 0, "b"))
 		r := w.runner(Config{
 			Backends: []Backend{{Caller: w.client(a), P95: second}, {Caller: w.client(b), P95: second}},
-			OnState:  func(name string, s State, why string) { states = append(states, fmt.Sprintf("%s %s %s", name, s, why)) },
+			OnState:  func(name, s, why string) { states = append(states, fmt.Sprintf("%s %s %s", name, s, why)) },
 		})
 		for range 20 {
 			res, err := r.Run(w.t.Context(), job(10*second), Hooks{})
-			if err != nil || res.Outcome != OutcomeUsable || res.Text != "b" {
+			if err != nil || res.Outcome != broker.OutcomeUsable || res.Text != "b" {
 				t.Fatalf("%+v %v", res, err)
 			}
 			time.Sleep(2900 * time.Millisecond)
@@ -266,7 +267,7 @@ func TestFlap(t *testing.T) {
 				t.Errorf("served by %q after the backend was well again", res.Text)
 			}
 		}
-		if s := r.State()[0]; s.State != StateClosed {
+		if s := r.Upstreams()[0].State(); s.State != broker.BackendClosed {
 			t.Errorf("%+v", s)
 		}
 		if len(states) < 3 || states[0] != "a open upstream_error" || !strings.HasPrefix(states[len(states)-1], "a closed") {
@@ -309,19 +310,19 @@ func TestAuth(t *testing.T) {
 		loud := 0
 		r := w.runner(Config{
 			Backends: []Backend{{Caller: w.client(a), P95: second}},
-			OnState: func(_ string, s State, why string) {
-				if s == StateOut && why == "auth" {
+			OnState: func(_, s, why string) {
+				if s == broker.BackendOut && why == "auth" {
 					loud++
 				}
 			},
 		})
 		res, _ := r.Run(w.t.Context(), job(10*second), Hooks{})
-		if res.Outcome != OutcomeFailed || res.Reason != backend.ReasonAuth || res.EndedAt != 0 {
+		if res.Outcome != broker.OutcomeFailed || res.Reason != backend.ReasonAuth || res.EndedAt != 0 {
 			t.Errorf("%+v", res)
 		}
 		for range 3 {
 			res, _ = r.Run(w.t.Context(), job(10*second), Hooks{})
-			if res.Outcome != OutcomeExpired || res.Reason != ReasonNoBackend || res.EndedAt != 0 {
+			if res.Outcome != broker.OutcomeExpired || res.Reason != ReasonNoBackend || res.EndedAt != 0 {
 				t.Errorf("%+v", res)
 			}
 		}
@@ -329,18 +330,18 @@ func TestAuth(t *testing.T) {
 			t.Errorf("called %d times, told %d times", n, loud)
 		}
 		l := newLedger(t)
-		if err := r.Probe(w.t.Context(), "a", "probe-1", l.hooks()); err == nil {
+		if err := r.Probe(w.t.Context(), r.Upstreams()[0], "probe-1", l.hooks()); err == nil {
 			t.Error("the probe of a backend that refuses the key went well")
 		}
 		bad = false
-		if err := r.Probe(w.t.Context(), "a", "probe-2", l.hooks()); err != nil {
+		if err := r.Probe(w.t.Context(), r.Upstreams()[0], "probe-2", l.hooks()); err != nil {
 			t.Error(err)
 		}
 		l.check()
 		if len(l.settled) != 2 {
 			t.Errorf("%d probes booked", len(l.settled))
 		}
-		if res, _ = r.Run(w.t.Context(), job(10*second), Hooks{}); res.Outcome != OutcomeUsable {
+		if res, _ = r.Run(w.t.Context(), job(10*second), Hooks{}); res.Outcome != broker.OutcomeUsable {
 			t.Errorf("%+v", res)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"leeway/broker"
 	"leeway/rehearsal/pipenet"
 	"leeway/workers/backend"
 )
@@ -178,17 +179,14 @@ func (l *ledger) hooks() Hooks {
 			l.open[c.Number] = c
 			return nil
 		},
-		After: func(ctx context.Context, c Call, s Settlement) {
+		After: func(a Attempt) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if ctx.Err() != nil {
-				l.t.Error("the context of After is over")
+			if l.open[a.Number] != a.Call {
+				l.t.Errorf("attempt %d settled but not open", a.Number)
 			}
-			if l.open[c.Number] != c {
-				l.t.Errorf("attempt %d settled but not open", c.Number)
-			}
-			delete(l.open, c.Number)
-			l.settled = append(l.settled, Attempt{c, s})
+			delete(l.open, a.Number)
+			l.settled = append(l.settled, a)
 		},
 	}
 }
@@ -198,6 +196,20 @@ func (l *ledger) check() {
 	if len(l.open) > 0 {
 		l.t.Errorf("%d attempts never settled", len(l.open))
 	}
+}
+
+// fixed is a price that never changes.
+func fixed(p backend.Price) func() backend.Price { return func() backend.Price { return p } }
+
+// notBilled stands in tables for usage that is known to be nothing.
+const notBilled broker.Known = "not billed"
+
+// howKnown is how usage is known, in the words of the tables.
+func howKnown(u backend.Usage) broker.Known {
+	if u.Unbilled {
+		return notBilled
+	}
+	return u.Known
 }
 
 func job(left time.Duration) Job {

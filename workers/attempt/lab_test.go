@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
 	"leeway/rehearsal/lab"
 	"leeway/rehearsal/pipenet"
 	"leeway/workers/backend"
@@ -33,66 +34,66 @@ func (w *world) labBackend(name string, cfg lab.Config, model string) (backend.C
 type labRow struct {
 	// with a healthy fallback: how often each backend is called
 	primary, fallback int
-	usage             backend.UsageHow // of the first attempt at the primary
-	outcome           Outcome          // without a fallback
+	usage             broker.Known   // of the first attempt at the primary
+	outcome           broker.Outcome // without a fallback
 	reason            backend.Reason
 }
 
 const (
-	reported  = backend.UsageReported
-	estimated = backend.UsageEstimated
-	unknown   = backend.UsageUnknown
-	none      = backend.UsageNone
+	reported  = broker.KnownReported
+	estimated = broker.KnownEstimated
+	unknown   = broker.KnownUnknown
+	none      = notBilled
 )
 
 // labRows is the table of backend faults, by the name the lab plays them under.
 var labRows = map[string]labRow{
-	"ok":                     {1, 0, reported, OutcomeUsable, ""},
-	"retry-after":            {2, 0, none, OutcomeUsable, ""},
-	"throttled":              {1, 1, none, OutcomeFailed, backend.ReasonRateLimited},
-	"flaky":                  {2, 0, none, OutcomeUsable, ""},
-	"down":                   {1, 1, none, OutcomeFailed, backend.ReasonUpstreamError},
-	"down.refused":           {1, 1, unknown, OutcomeFailed, backend.ReasonReset}, // by model name the lab can only reset
-	"flap":                   {1, 1, none, OutcomeFailed, backend.ReasonUpstreamError},
-	"reset":                  {1, 1, unknown, OutcomeFailed, backend.ReasonReset},
-	"silent":                 {1, 1, unknown, OutcomeLate, backend.ReasonFirstByte},
-	"headers-only":           {1, 1, unknown, OutcomeLate, backend.ReasonFirstByte},
-	"slow.6s":                {1, 0, reported, OutcomeUsable, ""},
-	"slow.20s":               {1, 1, unknown, OutcomeLate, backend.ReasonFirstByte},
-	"stall":                  {1, 1, estimated, OutcomeTruncated, backend.ReasonStall},
-	"drip":                   {1, 1, estimated, OutcomeTruncated, backend.ReasonStall},
-	"cut":                    {1, 1, estimated, OutcomeTruncated, backend.ReasonTruncated},
-	"bad-chunk":              {1, 1, estimated, OutcomeFailed, backend.ReasonBadAnswer},
-	"no-done":                {1, 0, reported, OutcomeUsable, ""},
-	"comments":               {1, 0, reported, OutcomeUsable, ""},
-	"no-space":               {1, 0, reported, OutcomeUsable, ""},
-	"big-line.100KiB":        {1, 0, reported, OutcomeUsable, ""},
-	"big-line.12MiB":         {1, 1, estimated, OutcomeFailed, backend.ReasonTooLarge},
-	"big-line.lines":         {1, 0, reported, OutcomeUsable, ""}, // a million comments, within the bound
-	"empty.content":          {1, 1, reported, OutcomeEmpty, backend.ReasonEmpty},
-	"empty.body":             {1, 1, unknown, OutcomeEmpty, backend.ReasonEmpty},
-	"reasoning-only":         {1, 1, reported, OutcomeEmpty, backend.ReasonEmpty},
-	"one-token":              {1, 0, reported, OutcomeUsable, ""},
-	"tool-only":              {1, 1, reported, OutcomeFailed, backend.ReasonToolCall},
-	"error-in-200":           {2, 1, unknown, OutcomeFailed, backend.ReasonUpstreamError},
-	"error-in-200.midstream": {2, 1, estimated, OutcomeFailed, backend.ReasonUpstreamError},
-	"context-length":         {1, 1, none, OutcomeFailed, backend.ReasonContextLength},
-	"refused.policy":         {1, 0, none, OutcomeFailed, backend.ReasonRefused},
-	"refused.filter":         {1, 0, none, OutcomeFailed, backend.ReasonRefused},
-	"refused.finish":         {1, 0, reported, OutcomeFailed, backend.ReasonRefused},
-	"refused.refusal":        {1, 0, reported, OutcomeFailed, backend.ReasonRefused},
-	"auth":                   {1, 1, none, OutcomeFailed, backend.ReasonAuth},
-	"usage-forms":            {1, 0, reported, OutcomeUsable, ""},
-	"usage-missing":          {1, 0, estimated, OutcomeUsable, ""},
-	"usage-absurd":           {1, 0, estimated, OutcomeUsable, ""},
-	"usage-absurd.strings":   {1, 0, reported, OutcomeUsable, ""},
-	"usage-absurd.cached":    {1, 0, reported, OutcomeUsable, ""},
-	"gzip.declared":          {1, 0, reported, OutcomeUsable, ""},
-	"gzip.undeclared":        {1, 1, unknown, OutcomeFailed, backend.ReasonBadAnswer},
-	"prose-error":            {1, 0, reported, OutcomeUsable, ""},
-	"paid-in-disguise":       {1, 0, reported, OutcomeUsable, ""},
-	"not-an-answer":          {1, 1, unknown, OutcomeFailed, backend.ReasonBadAnswer},
-	"redirect":               {1, 1, none, OutcomeFailed, backend.ReasonBadAnswer},
+	"ok":                     {1, 0, reported, broker.OutcomeUsable, ""},
+	"retry-after":            {2, 0, none, broker.OutcomeUsable, ""},
+	"throttled":              {1, 1, none, broker.OutcomeFailed, backend.ReasonRateLimited},
+	"flaky":                  {2, 0, none, broker.OutcomeUsable, ""},
+	"down":                   {1, 1, none, broker.OutcomeFailed, backend.ReasonUpstreamError},
+	"down.refused":           {1, 1, unknown, broker.OutcomeFailed, backend.ReasonReset}, // by model name the lab can only reset
+	"flap":                   {1, 1, none, broker.OutcomeFailed, backend.ReasonUpstreamError},
+	"reset":                  {1, 1, unknown, broker.OutcomeFailed, backend.ReasonReset},
+	"silent":                 {1, 1, unknown, broker.OutcomeLate, backend.ReasonFirstByte},
+	"headers-only":           {1, 1, unknown, broker.OutcomeLate, backend.ReasonFirstByte},
+	"slow.6s":                {1, 0, reported, broker.OutcomeUsable, ""},
+	"slow.20s":               {1, 1, unknown, broker.OutcomeLate, backend.ReasonFirstByte},
+	"stall":                  {1, 1, estimated, broker.OutcomeTruncated, backend.ReasonStall},
+	"drip":                   {1, 1, estimated, broker.OutcomeTruncated, backend.ReasonStall},
+	"cut":                    {1, 1, estimated, broker.OutcomeTruncated, backend.ReasonTruncated},
+	"bad-chunk":              {1, 1, estimated, broker.OutcomeFailed, backend.ReasonBadAnswer},
+	"no-done":                {1, 0, reported, broker.OutcomeUsable, ""},
+	"comments":               {1, 0, reported, broker.OutcomeUsable, ""},
+	"no-space":               {1, 0, reported, broker.OutcomeUsable, ""},
+	"big-line.100KiB":        {1, 0, reported, broker.OutcomeUsable, ""},
+	"big-line.12MiB":         {1, 1, estimated, broker.OutcomeFailed, backend.ReasonTooLarge},
+	"big-line.lines":         {1, 0, reported, broker.OutcomeUsable, ""}, // a million comments, within the bound
+	"empty.content":          {1, 1, reported, broker.OutcomeEmpty, backend.ReasonEmpty},
+	"empty.body":             {1, 1, unknown, broker.OutcomeEmpty, backend.ReasonEmpty},
+	"reasoning-only":         {1, 1, reported, broker.OutcomeEmpty, backend.ReasonEmpty},
+	"one-token":              {1, 0, reported, broker.OutcomeUsable, ""},
+	"tool-only":              {1, 1, reported, broker.OutcomeFailed, backend.ReasonToolCall},
+	"error-in-200":           {2, 1, unknown, broker.OutcomeFailed, backend.ReasonUpstreamError},
+	"error-in-200.midstream": {2, 1, estimated, broker.OutcomeFailed, backend.ReasonUpstreamError},
+	"context-length":         {1, 1, none, broker.OutcomeFailed, backend.ReasonContextLength},
+	"refused.policy":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
+	"refused.filter":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
+	"refused.finish":         {1, 0, reported, broker.OutcomeFailed, backend.ReasonRefused},
+	"refused.refusal":        {1, 0, reported, broker.OutcomeFailed, backend.ReasonRefused},
+	"auth":                   {1, 1, none, broker.OutcomeFailed, backend.ReasonAuth},
+	"usage-forms":            {1, 0, reported, broker.OutcomeUsable, ""},
+	"usage-missing":          {1, 0, estimated, broker.OutcomeUsable, ""},
+	"usage-absurd":           {1, 0, estimated, broker.OutcomeUsable, ""},
+	"usage-absurd.strings":   {1, 0, reported, broker.OutcomeUsable, ""},
+	"usage-absurd.cached":    {1, 0, reported, broker.OutcomeUsable, ""},
+	"gzip.declared":          {1, 0, reported, broker.OutcomeUsable, ""},
+	"gzip.undeclared":        {1, 1, unknown, broker.OutcomeFailed, backend.ReasonBadAnswer},
+	"prose-error":            {1, 0, reported, broker.OutcomeUsable, ""},
+	"paid-in-disguise":       {1, 0, reported, broker.OutcomeUsable, ""},
+	"not-an-answer":          {1, 1, unknown, broker.OutcomeFailed, backend.ReasonBadAnswer},
+	"redirect":               {1, 1, none, broker.OutcomeFailed, backend.ReasonBadAnswer},
 }
 
 // rowOf is the row of a fault: its own, or that of its kind.
@@ -149,11 +150,11 @@ func (row labRow) run(w *world, name string, fallback bool) (Result, *ledger, *l
 func (row labRow) withFallback(t *testing.T, name string) {
 	bubble(t, func(w *world) {
 		res, l, primary, fallback := row.run(w, name, true)
-		want := OutcomeUsable
+		want := broker.OutcomeUsable
 		if row.reason == backend.ReasonRefused {
 			want = row.outcome
 		}
-		if res.Outcome != want || (want == OutcomeUsable && (!res.Whole || strings.TrimSpace(res.Text) == "")) {
+		if res.Outcome != want || (want == broker.OutcomeUsable && (!res.Whole || strings.TrimSpace(res.Text) == "")) {
 			t.Errorf("%s (%s), text %.60q by %s", res.Outcome, res.Reason, res.Text, res.Backend)
 		}
 		if row.fallback > 0 && !strings.Contains(labText, strings.SplitN(res.Text, "\n", 2)[0]) {
@@ -167,7 +168,7 @@ func (row labRow) withFallback(t *testing.T, name string) {
 		if len(l.settled) != len(a)+len(b) {
 			t.Errorf("%d spend rows for %d calls", len(l.settled), len(a)+len(b))
 		}
-		if u := l.settled[0].Usage; u.How != row.usage {
+		if u := l.settled[0].Usage; howKnown(u) != row.usage {
 			t.Errorf("usage %+v, want %s", u, row.usage)
 		}
 		for i := 1; i < len(a); i++ {
@@ -189,11 +190,12 @@ func (row labRow) alone(t *testing.T, name string) {
 			t.Errorf("ended at %v", res.EndedAt)
 		}
 		for _, a := range l.settled {
-			if a.Usage.InputTokens < 0 || a.Usage.OutputTokens < 0 || a.CostMicro < 0 {
+			if a.Usage.InputTokens < 0 || a.Usage.OutputTokens < 0 || a.CostMicro() < 0 {
 				t.Errorf("%+v", a)
 			}
-			if (name == "paid-in-disguise") != a.PaidInDisguise {
-				t.Errorf("paid in disguise: %v, cost %d", a.PaidInDisguise, a.CostMicro)
+			// The runner's backends have no price.
+			if (name == "paid-in-disguise") != (a.CostMicro() > 0) {
+				t.Errorf("cost %d", a.CostMicro())
 			}
 		}
 	})

@@ -3,6 +3,8 @@ package attempt
 import (
 	"testing"
 	"time"
+
+	"leeway/broker"
 )
 
 // In a lab whose re-check is off a backend is called whatever is left and may
@@ -12,16 +14,16 @@ func TestOverrun(t *testing.T) {
 		name           string
 		left           time.Duration
 		overrun        time.Duration
-		outcome        Outcome
+		outcome        broker.Outcome
 		took           time.Duration
 		backendsCalled int
 	}{
-		{"in time", 3 * time.Second, time.Minute, OutcomeUsable, 2 * time.Second, 1},
-		{"first byte in the reserve", 2900 * time.Millisecond, time.Minute, OutcomeLate, 2 * time.Second, 1},
-		{"less left than the p95", time.Second, time.Minute, OutcomeLate, 2 * time.Second, 1},
-		{"past the deadline before the call", -30 * time.Second, time.Minute, OutcomeLate, 2 * time.Second, 1},
-		{"the overrun is a bound too: less than the p95 of it", -30 * time.Second, time.Second, OutcomeExpired, 0, 0},
-		{"without it nothing is called", time.Second, 0, OutcomeExpired, 0, 0},
+		{"in time", 3 * time.Second, time.Minute, broker.OutcomeUsable, 2 * time.Second, 1},
+		{"first byte in the reserve", 2900 * time.Millisecond, time.Minute, broker.OutcomeLate, 2 * time.Second, 1},
+		{"less left than the p95", time.Second, time.Minute, broker.OutcomeLate, 2 * time.Second, 1},
+		{"past the deadline before the call", -30 * time.Second, time.Minute, broker.OutcomeLate, 2 * time.Second, 1},
+		{"the overrun is a bound too: less than the p95 of it", -30 * time.Second, time.Second, broker.OutcomeExpired, 0, 0},
+		{"without it nothing is called", time.Second, 0, broker.OutcomeExpired, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(w *world) {

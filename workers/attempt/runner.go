@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"leeway/broker/background"
 	"leeway/workers/backend"
 )
 
@@ -20,11 +21,11 @@ const backoff = 100 * time.Millisecond
 // Runner runs jobs against the backends of one pool. It may be used by many
 // goroutines.
 type Runner struct {
-	cfg     Config
-	members []*member
+	cfg       Config
+	upstreams []*Upstream
 }
 
-// NewRunner returns a runner, or a [ConfigError].
+// NewRunner returns a runner, or a [broker.FieldError].
 func NewRunner(cfg Config) (*Runner, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -32,67 +33,19 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}
 	r := &Runner{cfg: cfg}
 	for _, b := range cfg.Backends {
-		r.members = append(r.members, newMember(b, &cfg))
+		r.upstreams = append(r.upstreams, newUpstream(b, &cfg))
 	}
 	return r, nil
 }
 
-// State returns the backends as they stand, in order.
-func (r *Runner) State() []BackendState {
-	out := make([]BackendState, len(r.members))
-	for i, m := range r.members {
-		out[i] = m.state()
-	}
-	return out
-}
+// Upstreams are the backends, in order.
+func (r *Runner) Upstreams() []*Upstream { return r.upstreams }
 
-func (r *Runner) member(name string) (*member, error) {
-	for _, m := range r.members {
-		if m.name == name {
-			return m, nil
-		}
-	}
-	return nil, fmt.Errorf("%w %q", ErrUnknownBackend, name)
-}
-
-// TakeOut keeps new calls from a backend until PutBack; calls under way end as
-// they would. Returns ErrUnknownBackend for a name the runner does not have.
-func (r *Runner) TakeOut(name, why string) error {
-	m, err := r.member(name)
-	if err == nil {
-		m.takeOut(why, false)
-	}
-	return err
-}
-
-// PutBack undoes TakeOut, a refused key and an open breaker.
-func (r *Runner) PutBack(name string) error {
-	m, err := r.member(name)
-	if err == nil {
-		m.putBack()
-	}
-	return err
-}
-
-// Hold keeps calls from a backend for d: what another process was told.
-func (r *Runner) Hold(name string, d time.Duration, why string) error {
-	m, err := r.member(name)
-	if err == nil {
-		m.hold(d, why)
-	}
-	return err
-}
-
-// SetP95 replaces a backend's declared first-byte p95 by a measured one; 0
-// brings the declared one back.
-func (r *Runner) SetP95(name string, p95 time.Duration) error {
-	m, err := r.member(name)
-	if err == nil {
-		m.mu.Lock()
-		m.measured = max(0, p95)
-		m.mu.Unlock()
-	}
-	return err
+// tried is what a job has made of a backend.
+type tried struct {
+	calls  int
+	waited bool // its Retry-After was waited for once
+	done   bool // it is not to be called again for this job
 }
 
 // run is one job on its way.
@@ -102,11 +55,8 @@ type run struct {
 	hooks *Hooks
 	start time.Time
 	due   time.Duration // the deadline that the outcome is judged by, since start
-	// tries counts the calls made to each member; done is set for members
-	// that are not to be called again for this job.
-	tries   []int
-	done    []bool
-	waited  []bool // a Retry-After was waited for once
+	tried []tried       // one for each backend
+
 	pause   time.Duration
 	number  int
 	lastErr *backend.Error
@@ -122,18 +72,13 @@ type run struct {
 // hook's error): then nothing is decided, and the result holds the attempts
 // made so far and no outcome.
 func (r *Runner) Run(ctx context.Context, job Job, hooks Hooks) (Result, error) {
-	if job.IdempotencyKey == "" {
-		job.IdempotencyKey = job.ID
-	}
-	n := len(r.members)
 	due := job.Left
 	if r.cfg.Overrun > 0 {
 		job.Left = max(job.Left, 0) + job.Reserve + r.cfg.Overrun
 	}
 	x := &run{
 		Runner: r, job: &job, hooks: &hooks, start: time.Now(), due: due,
-		tries: make([]int, n), done: make([]bool, n), waited: make([]bool, n),
-		pause: backoff, number: max(1, job.FirstNumber),
+		tried: make([]tried, len(r.upstreams)), pause: backoff, number: max(1, job.FirstNumber),
 	}
 	err := x.loop(ctx)
 	x.res.EndedAt = time.Since(x.start)
@@ -154,7 +99,7 @@ func (x *run) loop(parent context.Context) error {
 			x.stopped()
 			return nil
 		}
-		if len(x.res.Attempts) >= x.cfg.MaxAttempts {
+		if len(x.res.Attempts) >= MaxAttempts {
 			x.conclude()
 			return nil
 		}
@@ -164,7 +109,7 @@ func (x *run) loop(parent context.Context) error {
 				x.conclude()
 				return nil
 			}
-			x.sleep(ctx, wait)
+			_ = background.Sleep(ctx, wait)
 			continue
 		}
 		over, err := x.attempt(ctx, who, plan)
@@ -178,102 +123,90 @@ func (x *run) loop(parent context.Context) error {
 // one, wait is how long to wait for the first that may be called in time; 0:
 // there is none.
 func (x *run) plan() (p Plan, who int, wait time.Duration) {
-	slack := x.slack()
-	p95s, places, wait := x.candidates(slack)
-	p = Next(PlanInput{Slack: slack, Share: x.cfg.Share, Cap: x.cfg.Cap, P95: p95s})
-	if p.Index < 0 {
+	in := PlanInput{Slack: x.slack(), Share: x.cfg.Share, Cap: x.cfg.Cap}
+	var places []int
+	for i, u := range x.upstreams {
+		if !x.eligible(i) {
+			continue
+		}
+		ok, ready := u.ready()
+		p95 := u.p95()
+		switch {
+		case ok:
+			in.P95, places = append(in.P95, p95), append(places, i)
+			continue
+		case ready > 0 && ready+p95 <= in.Slack && (wait == 0 || ready < wait):
+			wait = ready
+		}
+		x.blocked = true
+	}
+	if p = Next(in); p.Index < 0 {
 		return p, -1, wait
 	}
 	return p, places[p.Index], 0
 }
 
-// candidates are the backends that may be called now, and how long to wait for
-// the first of the others.
-func (x *run) candidates(slack time.Duration) (p95s []time.Duration, places []int, wait time.Duration) {
-	for i, m := range x.members {
-		if !x.eligible(i) {
-			continue
-		}
-		ok, in := m.ready()
-		p95 := m.p95()
-		switch {
-		case ok:
-			p95s, places = append(p95s, p95), append(places, i)
-		case in > 0 && in+p95 <= slack && (wait == 0 || in < wait):
-			wait = in
-		}
-		if !ok {
-			x.blocked = true
-		}
-	}
-	return p95s, places, wait
-}
-
 // attempt makes one attempt, or finds that it cannot be made now. over: the job
 // has its outcome.
 func (x *run) attempt(ctx context.Context, who int, plan Plan) (over bool, err error) {
-	m := x.members[who]
+	u := x.upstreams[who]
 	planned := time.Now()
 	// What is spent on waiting for a permit is gone for the first byte, which
 	// must be left its p95.
-	if !m.enter(ctx, max(0, plan.FirstByte-m.p95())) {
-		x.done[who], x.blocked = true, true
+	if !u.acquire(ctx, max(0, plan.FirstByte-u.p95())) {
+		x.tried[who].done, x.blocked = true, true
 		return false, nil
 	}
-	defer m.leave()
-	if !m.throttle.TryAcquirePermit() {
-		x.stepAside(ctx, who, jitter(x.pause))
+	defer u.release()
+	if !u.throttle.TryAcquirePermit() {
+		x.skipOrWait(ctx, who, jitter(x.pause))
 		return false, nil
 	}
-	if !m.breaker.TryAcquirePermit() {
+	if !u.breaker.TryAcquirePermit() {
 		// Another job's probe is under way.
-		x.stepAside(ctx, who, halfOpenWait)
+		x.skipOrWait(ctx, who, halfOpenWait)
 		return false, nil
 	}
-	call, req := x.call(who, plan.FirstByte-time.Since(planned))
+	call, req := x.call(u)
 	if x.hooks.Before != nil {
 		due, cancel := context.WithDeadline(ctx, x.start.Add(x.job.Left-x.job.Reserve))
 		err := x.hooks.Before(due, call)
 		cancel()
 		if err != nil {
-			m.unjudged()
+			u.unjudged()
 			return false, fmt.Errorf("%w: %w", ErrBefore, err)
 		}
 	}
 	x.number++
-	x.tries[who]++
-	x.res.Backend = m.name
+	x.tried[who].calls++
+	x.res.Backend = u.name
 	req.FirstByte = min(plan.FirstByte-time.Since(planned), x.slack())
-	if x.slack() < m.p95() || ctx.Err() != nil {
-		m.unjudged()
-		x.settle(ctx, call, Settlement{NotCalled: true, Usage: backend.Usage{How: backend.UsageNone}})
+	if x.slack() < u.p95() || ctx.Err() != nil {
+		u.unjudged()
+		x.ended(Attempt{Call: call, NotCalled: true, Usage: backend.Unbilled()})
 		return false, nil
 	}
-	e := x.generate(ctx, m, call, req)
-	return x.judged(ctx, who, e), nil
+	return x.judged(ctx, who, x.generate(ctx, u, call, req)), nil
 }
 
 // call describes the attempt about to be made.
-func (x *run) call(who int, budget time.Duration) (Call, backend.Request) {
-	m := x.members[who]
-	c := Call{
-		Number:         x.number,
-		Backend:        m.name,
-		Model:          m.model,
-		RequestID:      x.job.ID + "-" + strconv.Itoa(x.number),
-		IdempotencyKey: backendKey(x.job.IdempotencyKey, m.name),
-		At:             x.now(),
-		Budget:         budget,
-		Tariff:         m.tariff(),
-	}
+func (x *run) call(u *Upstream) (Call, backend.Request) {
 	req := backend.Request{
-		RequestID:       c.RequestID,
-		IdempotencyKey:  c.IdempotencyKey,
+		RequestID:       x.job.ID + "-" + strconv.Itoa(x.number),
+		IdempotencyKey:  backendKey(x.job.ID, u.name),
 		System:          x.job.System,
 		Text:            x.job.Text,
 		MaxOutputTokens: x.job.MaxOutputTokens,
 	}
-	c.LargestCostMicro = c.Tariff.LargestCostMicro(&req)
+	c := Call{
+		Number:      x.number,
+		Backend:     u.name,
+		Model:       u.model,
+		At:          x.now(),
+		Price:       u.Price(),
+		InputTokens: req.InputTokens(),
+	}
+	c.LargestCostMicro = c.Price.LargestCostMicro(c.InputTokens, req.MaxOutputTokens)
 	return c, req
 }
 
@@ -285,13 +218,13 @@ func backendKey(key, name string) string {
 	return "leeway-" + hex.EncodeToString(sum[:16])
 }
 
-// generate calls the backend, settles the attempt and keeps what it brought.
-func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Request) *backend.Error {
+// generate calls the backend and keeps what it brought.
+func (x *run) generate(ctx context.Context, u *Upstream, call Call, req backend.Request) *backend.Error {
 	begun, at := time.Now(), x.now()
-	a, err := m.Caller.Generate(ctx, req, x.observer())
+	a, err := u.Caller.Generate(ctx, req, x.observer())
 	var e *backend.Error
 	if err != nil && !errors.As(err, &e) {
-		e = &backend.Error{Reason: backend.ReasonUpstreamError, Backend: m.name, Detail: err.Error()}
+		e = &backend.Error{Reason: backend.ReasonUpstreamError, Backend: u.name, Detail: err.Error()}
 	}
 	if e != nil && e.Reason == backend.ReasonDeadline && !a.HasText {
 		// Without a reserve the time for the first byte ends with the
@@ -299,24 +232,16 @@ func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Re
 		// first byte.
 		e.Reason = backend.ReasonFirstByte
 	}
-	m.record(e)
-	s := Settlement{
-		Usage:     a.Usage,
-		CostMicro: call.Tariff.CostMicro(a.Usage),
-		Finish:    a.Finish,
-		HasText:   a.HasText,
-		FirstByte: a.FirstByte,
-		Hold:      time.Since(begun),
+	u.record(e)
+	made := Attempt{
+		Call: call, Usage: a.Usage, Finish: a.Finish,
+		HasText: a.HasText, FirstByte: a.FirstByte, Hold: time.Since(begun),
 	}
-	list := a.Usage
-	list.ReportedCostMicro = nil
-	s.ListCostMicro = call.Tariff.CostMicro(list)
-	s.PaidInDisguise = call.Tariff.Free() && s.CostMicro > 0
 	if e != nil {
-		s.Reason, s.Status, s.Detail = e.Reason, e.Status, e.Detail
+		made.Reason = e.Reason
 		cut := e.Reason == backend.ReasonFirstByte || e.Reason == backend.ReasonDeadline || e.Reason == backend.ReasonCancelled
 		if cut && !a.HasText {
-			s.Censored, s.FirstByte = true, s.Hold
+			made.Censored, made.FirstByte = true, made.Hold
 		}
 	}
 	x.res.HasText, x.res.Finish = a.HasText, a.Finish
@@ -325,7 +250,7 @@ func (x *run) generate(ctx context.Context, m *member, call Call, req backend.Re
 		x.res.FirstByteAt, x.res.LastByteAt = at+a.FirstByte, at+a.LastByte
 	}
 	x.res.Text, x.res.Whole = a.Text, a.Whole
-	x.settle(ctx, call, s)
+	x.ended(made)
 	return e
 }
 
@@ -352,19 +277,10 @@ func (x *run) observer() backend.Observer {
 	return o
 }
 
-func (x *run) settle(ctx context.Context, call Call, s Settlement) {
-	x.res.Attempts = append(x.res.Attempts, Attempt{call, s})
+// ended keeps an attempt that is over.
+func (x *run) ended(a Attempt) {
+	x.res.Attempts = append(x.res.Attempts, a)
 	if x.hooks.After != nil {
-		x.hooks.After(context.WithoutCancel(ctx), call, s)
-	}
-}
-
-// sleep waits for d or until the job's time is over.
-func (x *run) sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
+		x.hooks.After(a)
 	}
 }

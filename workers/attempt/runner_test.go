@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"leeway/broker"
 	"leeway/workers/backend"
 )
 
@@ -28,17 +29,15 @@ func TestConfig(t *testing.T) {
 		{"Share", Config{Backends: []Backend{ok}, Share: -0.1}},
 		{"Backends", Config{}},
 		{"Cap", Config{Backends: []Backend{ok}, Cap: -1}},
-		{"MaxAttempts", Config{Backends: []Backend{ok}, MaxAttempts: -1}},
 		{"OpenFor", Config{Backends: []Backend{ok}, OpenFor: -1}},
 		{"Backends[0].Caller", Config{Backends: []Backend{{P95: second}}}},
 		{"Backends[0].P95", Config{Backends: []Backend{{Caller: c}}}},
 		{"Backends[1]", Config{Backends: []Backend{ok, ok}}},
 		{"Backends[0].MaxInFlight", Config{Backends: []Backend{{Caller: c, P95: second, MaxInFlight: -1}}}},
-		{"Backends[0].Price", Config{Backends: []Backend{{Caller: c, P95: second, Price: backend.Price{CallMicro: -1}}}}},
 	}
 	for _, tt := range tests {
 		_, err := NewRunner(tt.cfg)
-		var ce *ConfigError
+		var ce *broker.FieldError
 		switch {
 		case tt.field == "" && err != nil:
 			t.Error(err)
@@ -104,7 +103,7 @@ func (s *script) Generate(ctx context.Context, r backend.Request, obs backend.Ob
 			return &backend.Error{Reason: reason, Backend: s.name}
 		}
 	}
-	unknown := backend.Answer{Usage: backend.Usage{How: backend.UsageUnknown, InputTokens: 10}}
+	unknown := backend.Answer{Usage: used(broker.KnownUnknown, 10, 0)}
 	first := st.first
 	if st.silent {
 		first = 1000 * time.Hour
@@ -115,7 +114,7 @@ func (s *script) Generate(ctx context.Context, r backend.Request, obs backend.Ob
 	if st.err != nil && st.hold == 0 {
 		return unknown, st.err
 	}
-	a := backend.Answer{Text: s.name, HasText: true, FirstByte: st.first, LastByte: st.first, Usage: backend.Usage{How: backend.UsageEstimated, InputTokens: 10, OutputTokens: 1}}
+	a := backend.Answer{Text: s.name, HasText: true, FirstByte: st.first, LastByte: st.first, Usage: used(broker.KnownEstimated, 10, 1)}
 	if obs.Text != nil {
 		obs.Text(s.name)
 	}
@@ -127,6 +126,10 @@ func (s *script) Generate(ctx context.Context, r backend.Request, obs backend.Ob
 	}
 	a.LastByte, a.Whole, a.Finish = st.first+st.hold, true, backend.FinishStop
 	return a, nil
+}
+
+func used(how broker.Known, in, out int64) backend.Usage {
+	return backend.Usage{Usage: broker.Usage{InputTokens: in, OutputTokens: out, Known: how}}
 }
 
 func scripted(bs ...*script) Config {
@@ -142,14 +145,14 @@ func TestBoundariesOfUsable(t *testing.T) {
 		name          string
 		first, hold   time.Duration
 		firstByteOnly bool
-		want          Outcome
+		want          broker.Outcome
 	}{
-		{"first byte at deadline - reserve", 8 * second, 0, false, OutcomeUsable},
-		{"first byte a millisecond later", 8*second + time.Millisecond, 0, false, OutcomeLate},
-		{"last byte just before the deadline", 5 * second, 5*second - 1, false, OutcomeUsable},
-		{"last byte after the deadline", 5 * second, 5*second + time.Millisecond, false, OutcomeLate},
-		{"the same, but the first byte alone counts", 5 * second, 5*second + time.Millisecond, true, OutcomeUsable},
-		{"the first byte alone counts and is late", 8*second + time.Millisecond, 0, true, OutcomeLate},
+		{"first byte at deadline - reserve", 8 * second, 0, false, broker.OutcomeUsable},
+		{"first byte a millisecond later", 8*second + time.Millisecond, 0, false, broker.OutcomeLate},
+		{"last byte just before the deadline", 5 * second, 5*second - 1, false, broker.OutcomeUsable},
+		{"last byte after the deadline", 5 * second, 5*second + time.Millisecond, false, broker.OutcomeLate},
+		{"the same, but the first byte alone counts", 5 * second, 5*second + time.Millisecond, true, broker.OutcomeUsable},
+		{"the first byte alone counts and is late", 8*second + time.Millisecond, 0, true, broker.OutcomeLate},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -172,14 +175,14 @@ func TestBoundariesOfUsable(t *testing.T) {
 func TestExpired(t *testing.T) {
 	for _, tt := range []struct {
 		left, reserve time.Duration
-		want          Outcome
+		want          broker.Outcome
 	}{
-		{500 * time.Millisecond, 0, OutcomeUsable},
-		{499 * time.Millisecond, 0, OutcomeExpired},
-		{2500 * time.Millisecond, 2 * second, OutcomeUsable},
-		{2499 * time.Millisecond, 2 * second, OutcomeExpired},
-		{0, 0, OutcomeExpired},
-		{-second, 0, OutcomeExpired},
+		{500 * time.Millisecond, 0, broker.OutcomeUsable},
+		{499 * time.Millisecond, 0, broker.OutcomeExpired},
+		{2500 * time.Millisecond, 2 * second, broker.OutcomeUsable},
+		{2499 * time.Millisecond, 2 * second, broker.OutcomeExpired},
+		{0, 0, broker.OutcomeExpired},
+		{-second, 0, broker.OutcomeExpired},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &script{name: "a"}
@@ -187,7 +190,7 @@ func TestExpired(t *testing.T) {
 			j := job(tt.left)
 			j.Reserve = tt.reserve
 			res, _ := r.Run(t.Context(), j, Hooks{})
-			if res.Outcome != tt.want || (tt.want == OutcomeExpired) != (s.calls == 0) {
+			if res.Outcome != tt.want || (tt.want == broker.OutcomeExpired) != (s.calls == 0) {
 				t.Errorf("left %v reserve %v: %s after %d calls", tt.left, tt.reserve, res.Outcome, s.calls)
 			}
 		})
@@ -198,20 +201,13 @@ func TestMeasuredP95(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{name: "a"}
 		r, _ := NewRunner(scripted(s))
-		if err := r.SetP95("a", 5*second); err != nil {
-			t.Fatal(err)
-		}
-		if res, _ := r.Run(t.Context(), job(4*second), Hooks{}); res.Outcome != OutcomeExpired {
+		r.Upstreams()[0].SetP95(5 * second)
+		if res, _ := r.Run(t.Context(), job(4*second), Hooks{}); res.Outcome != broker.OutcomeExpired {
 			t.Error(res.Outcome)
 		}
-		_ = r.SetP95("a", 0)
-		if res, _ := r.Run(t.Context(), job(4*second), Hooks{}); res.Outcome != OutcomeUsable {
+		r.Upstreams()[0].SetP95(0)
+		if res, _ := r.Run(t.Context(), job(4*second), Hooks{}); res.Outcome != broker.OutcomeUsable {
 			t.Error(res.Outcome)
-		}
-		for _, err := range []error{r.SetP95("x", 1), r.TakeOut("x", ""), r.PutBack("x"), r.Hold("x", 1, ""), r.Probe(t.Context(), "x", "", Hooks{})} {
-			if !errors.Is(err, ErrUnknownBackend) {
-				t.Error(err)
-			}
 		}
 	})
 }
@@ -225,7 +221,7 @@ func TestBeforeRefuses(t *testing.T) {
 		after := 0
 		_, err := r.Run(t.Context(), job(10*second), Hooks{
 			Before: func(context.Context, Call) error { return fenced },
-			After:  func(context.Context, Call, Settlement) { after++ },
+			After:  func(Attempt) { after++ },
 		})
 		if !errors.Is(err, ErrBefore) || !errors.Is(err, fenced) || s.calls != 0 || after != 0 {
 			t.Errorf("%v, %d calls, %d settled", err, s.calls, after)
@@ -239,10 +235,10 @@ func TestSlowBefore(t *testing.T) {
 	for _, tt := range []struct {
 		delay time.Duration
 		calls int
-		want  Outcome
+		want  broker.Outcome
 	}{
-		{9500 * time.Millisecond, 1, OutcomeUsable},
-		{9501 * time.Millisecond, 0, OutcomeExpired},
+		{9500 * time.Millisecond, 1, broker.OutcomeUsable},
+		{9501 * time.Millisecond, 0, broker.OutcomeExpired},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &script{name: "a", steps: []step{{first: 500 * time.Millisecond}}}
@@ -258,7 +254,7 @@ func TestSlowBefore(t *testing.T) {
 				t.Errorf("%+v, %v, %d calls", res, err, s.calls)
 			}
 			l.check()
-			if len(l.settled) != 1 || l.settled[0].NotCalled != (tt.calls == 0) || l.settled[0].CostMicro != 0 {
+			if len(l.settled) != 1 || l.settled[0].NotCalled != (tt.calls == 0) || l.settled[0].CostMicro() != 0 {
 				t.Errorf("%+v", l.settled)
 			}
 		})
@@ -273,13 +269,13 @@ func TestRelay(t *testing.T) {
 		r, _ := NewRunner(scripted(a, b))
 		var got strings.Builder
 		res, _ := r.Run(t.Context(), job(10*second), Hooks{Relay: func(p string) { got.WriteString(p) }})
-		if res.Outcome != OutcomeTruncated || !res.Relayed || b.calls != 0 || got.String() != "a" {
+		if res.Outcome != broker.OutcomeTruncated || !res.Relayed || b.calls != 0 || got.String() != "a" {
 			t.Errorf("%+v, relayed %q, fallback called %d times", res, got.String(), b.calls)
 		}
 		// Without a listener the fallback is used.
 		a.calls = 0
 		res, _ = r.Run(t.Context(), job(10*second), Hooks{})
-		if res.Outcome != OutcomeUsable || res.Text != "b" || res.Relayed {
+		if res.Outcome != broker.OutcomeUsable || res.Text != "b" || res.Relayed {
 			t.Errorf("%+v", res)
 		}
 		// Nor does a listener who has heard nothing yet stand in the way.
@@ -287,7 +283,7 @@ func TestRelay(t *testing.T) {
 		r, _ = NewRunner(scripted(c, b))
 		got.Reset()
 		res, _ = r.Run(t.Context(), job(10*second), Hooks{Relay: func(p string) { got.WriteString(p) }})
-		if res.Outcome != OutcomeUsable || got.String() != "b" {
+		if res.Outcome != broker.OutcomeUsable || got.String() != "b" {
 			t.Errorf("%+v, relayed %q", res, got.String())
 		}
 	})
@@ -302,11 +298,11 @@ func TestNoFallback(t *testing.T) {
 		j.NoFallback = true
 		res, _ := r.Run(t.Context(), j, Hooks{})
 		// The first backend then has all the time.
-		if res.Outcome != OutcomeLate || res.EndedAt != 10*second || b.calls != 0 {
+		if res.Outcome != broker.OutcomeLate || res.EndedAt != 10*second || b.calls != 0 {
 			t.Errorf("%+v, fallback called %d times", res, b.calls)
 		}
-		_ = r.TakeOut("a", "maintenance")
-		if res, _ = r.Run(t.Context(), j, Hooks{}); res.Outcome != OutcomeExpired || b.calls != 0 {
+		r.Upstreams()[0].TakeOut("maintenance")
+		if res, _ = r.Run(t.Context(), j, Hooks{}); res.Outcome != broker.OutcomeExpired || b.calls != 0 {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -316,18 +312,18 @@ func TestTakeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &script{name: "a"}, &script{name: "b"}
 		r, _ := NewRunner(scripted(a, b))
-		_ = r.TakeOut("a", "maintenance")
-		if s := r.State()[0]; s.State != StateOut || s.Why != "maintenance" {
+		r.Upstreams()[0].TakeOut("maintenance")
+		if s := r.Upstreams()[0].State(); s.State != broker.BackendOut || s.Why != "maintenance" {
 			t.Errorf("%+v", s)
 		}
 		if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Text != "b" || a.calls != 0 {
 			t.Errorf("%+v", res)
 		}
 		// A probe that goes well does not overrule the operator.
-		if err := r.Probe(t.Context(), "a", "p", Hooks{}); err != nil || r.State()[0].State != StateOut {
-			t.Errorf("%v %+v", err, r.State()[0])
+		if err := r.Probe(t.Context(), r.Upstreams()[0], "p", Hooks{}); err != nil || r.Upstreams()[0].State().State != broker.BackendOut {
+			t.Errorf("%v %+v", err, r.Upstreams()[0].State())
 		}
-		_ = r.PutBack("a")
+		r.Upstreams()[0].PutBack()
 		if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Text != "a" {
 			t.Errorf("%+v", res)
 		}
@@ -348,14 +344,14 @@ func TestWaits(t *testing.T) {
 		name     string
 		busy     time.Duration
 		fallback bool
-		want     Outcome
+		want     broker.Outcome
 		by       string
 		ended    time.Duration
 	}{
-		{"alone, freed in time", 9500*time.Millisecond - 1, false, OutcomeUsable, "a", 9500*time.Millisecond - 1},
-		{"alone, freed too late", 9501 * time.Millisecond, false, OutcomeExpired, "", 9500 * time.Millisecond},
-		{"with a fallback, freed in time", 5 * second, true, OutcomeUsable, "a", 5 * second},
-		{"with a fallback, freed too late", 6 * second, true, OutcomeUsable, "b", 5500 * time.Millisecond},
+		{"alone, freed in time", 9500*time.Millisecond - 1, false, broker.OutcomeUsable, "a", 9500*time.Millisecond - 1},
+		{"alone, freed too late", 9501 * time.Millisecond, false, broker.OutcomeExpired, "", 9500 * time.Millisecond},
+		{"with a fallback, freed in time", 5 * second, true, broker.OutcomeUsable, "a", 5 * second},
+		{"with a fallback, freed too late", 6 * second, true, broker.OutcomeUsable, "b", 5500 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -367,7 +363,7 @@ func TestWaits(t *testing.T) {
 				cfg.Backends[0].MaxInFlight = 1
 				r, _ := NewRunner(cfg)
 				busy(t, r, tt.busy)
-				if s := r.State()[0]; s.InFlight != 1 {
+				if s := r.Upstreams()[0].State(); s.InFlight != 1 {
 					t.Errorf("%+v", s)
 				}
 				res, _ := r.Run(t.Context(), job(10*second), Hooks{})
@@ -381,12 +377,12 @@ func TestWaits(t *testing.T) {
 	t.Run("held", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := NewRunner(scripted(&script{name: "a"}))
-			_ = r.Hold("a", 9500*time.Millisecond, "told by another worker")
-			if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != OutcomeUsable || res.EndedAt != 9500*time.Millisecond {
+			r.Upstreams()[0].Hold(9500*time.Millisecond, "told by another worker")
+			if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != broker.OutcomeUsable || res.EndedAt != 9500*time.Millisecond {
 				t.Errorf("%+v", res)
 			}
-			_ = r.Hold("a", 9501*time.Millisecond, "told by another worker")
-			if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != OutcomeExpired || res.Reason != ReasonNoBackend || res.EndedAt != 0 {
+			r.Upstreams()[0].Hold(9501*time.Millisecond, "told by another worker")
+			if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != broker.OutcomeExpired || res.Reason != ReasonNoBackend || res.EndedAt != 0 {
 				t.Errorf("%+v", res)
 			}
 		})
@@ -411,7 +407,7 @@ func TestInFlightBound(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 12 {
 			wg.Go(func() {
-				if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != OutcomeUsable {
+				if res, _ := r.Run(t.Context(), job(10*second), Hooks{}); res.Outcome != broker.OutcomeUsable {
 					t.Error(res.Outcome)
 				}
 			})
@@ -434,7 +430,7 @@ func TestCancel(t *testing.T) {
 		time.AfterFunc(2*second, cancel2)
 		l := newLedger(t)
 		res, err := r.Run(ctx2, job(10*second), l.hooks())
-		if err != nil || res.Outcome != OutcomeCancelled || res.EndedAt != 2*second {
+		if err != nil || res.Outcome != broker.OutcomeCancelled || res.EndedAt != 2*second {
 			t.Errorf("%+v %v", res, err)
 		}
 		l.check()
@@ -444,8 +440,8 @@ func TestCancel(t *testing.T) {
 		// A cancel changes nothing once the deadline has passed.
 		ctx3, cancel3 := context.WithCancel(t.Context())
 		defer cancel3()
-		h := Hooks{After: func(context.Context, Call, Settlement) { cancel3() }}
-		if res, _ = r.Run(ctx3, job(10*second), h); res.Outcome != OutcomeLate {
+		h := Hooks{After: func(Attempt) { cancel3() }}
+		if res, _ = r.Run(ctx3, job(10*second), h); res.Outcome != broker.OutcomeLate {
 			t.Errorf("%+v", res)
 		}
 	})
@@ -523,7 +519,7 @@ func invariants(t *testing.T, rnd *rand.Rand) {
 			}
 			s.steps = append(s.steps, st)
 		}
-		b := Backend{Caller: s, P95: 1 + upTo(3*second), MaxInFlight: rnd.IntN(3), Price: backend.Price{InputMicroPerMTok: rnd.Int64N(1e9)}}
+		b := Backend{Caller: s, P95: 1 + upTo(3*second), MaxInFlight: rnd.IntN(3), Price: fixed(backend.Price{InputMicroPerMTok: rnd.Int64N(1e9)})}
 		s.onCall = func(_ context.Context, r backend.Request) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -565,28 +561,28 @@ func invariants(t *testing.T, rnd *rand.Rand) {
 			}
 			res, err := r.Run(ctx, j, h)
 			l.check()
-			if err != nil || !slices.Contains(Outcomes[:], res.Outcome) {
+			if err != nil || !slices.Contains(broker.Outcomes[:], res.Outcome) {
 				t.Errorf("%+v %v", res, err)
 			}
 			if res.EndedAt > max(j.Left, 0) {
 				t.Errorf("ended at %v of %v", res.EndedAt, j.Left)
 			}
-			if (res.Outcome == OutcomeExpired) && len(res.Attempts) != 0 || len(res.Attempts) != len(l.settled) {
+			if (res.Outcome == broker.OutcomeExpired) && len(res.Attempts) != 0 || len(res.Attempts) != len(l.settled) {
 				t.Errorf("%s with %d attempts, %d settled", res.Outcome, len(res.Attempts), len(l.settled))
 			}
-			if res.Outcome == OutcomeUsable && (res.FirstByteAt > j.Left-j.Reserve || (res.LastByteAt > j.Left && !j.FirstByteOnly) || res.Text == "") {
+			if res.Outcome == broker.OutcomeUsable && (res.FirstByteAt > j.Left-j.Reserve || (res.LastByteAt > j.Left && !j.FirstByteOnly) || res.Text == "") {
 				t.Errorf("not usable: %+v", res)
 			}
 			for _, a := range res.Attempts {
-				if a.CostMicro < 0 || a.Usage.How == "" || a.At+a.Hold > j.Left {
+				if a.CostMicro() < 0 || a.Usage.Known == "" || a.At+a.Hold > j.Left {
 					t.Errorf("%+v", a)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	for _, s := range r.State() {
-		if s.InFlight != 0 {
+	for _, u := range r.Upstreams() {
+		if s := u.State(); s.InFlight != 0 {
 			t.Errorf("%+v", s)
 		}
 	}

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"encoding/json"
-	"maps"
 	"net/http"
 )
 
@@ -10,9 +9,14 @@ import (
 var anthropicWire = wire{
 	path:   "/messages",
 	header: anthropicHeader,
-	encode: encodeAnthropic,
-	event:  anthropicEvent,
-	whole:  anthropicWhole,
+	body:   anthropicBody,
+	event: func(s *sink, name string, data []byte) (bool, error) {
+		return anthropicRead(s, data, "", name == "error")
+	},
+	whole: func(s *sink, body []byte) error {
+		_, err := anthropicRead(s, body, "message", false)
+		return err
+	},
 }
 
 const (
@@ -22,30 +26,24 @@ const (
 	anthropicMaxTokens = 4096
 )
 
-func anthropicHeader(cfg *Config, h http.Header) {
+func anthropicHeader(key Secret, h http.Header) {
 	h.Set("Anthropic-Version", anthropicVersion)
-	if cfg.Key != "" {
-		h.Set("X-Api-Key", string(cfg.Key))
+	if key != "" {
+		h.Set("X-Api-Key", string(key))
 	}
 }
 
-func encodeAnthropic(cfg *Config, r *Request) ([]byte, error) {
-	body := maps.Clone(cfg.Options)
-	if body == nil {
-		body = make(map[string]any, 5)
+func anthropicBody(model string, r *Request) map[string]any {
+	body := map[string]any{
+		"model": model, "messages": []message{{"user", r.Text}}, "stream": true, "max_tokens": anthropicMaxTokens,
 	}
-	body["model"] = cfg.Model
-	body["messages"] = []message{{"user", r.Text}}
-	body["stream"] = !cfg.NoStream
-	body["max_tokens"] = anthropicMaxTokens
 	if r.MaxOutputTokens > 0 {
 		body["max_tokens"] = r.MaxOutputTokens
 	}
-	delete(body, "system")
 	if r.System != "" {
 		body["system"] = r.System
 	}
-	return json.Marshal(body)
+	return body
 }
 
 // anthropicBlock is a content block, or the delta of one: the fields do not
@@ -56,76 +54,56 @@ type anthropicBlock struct {
 	Thinking text   `json:"thinking"`
 }
 
-type anthropicEventBody struct {
-	Type    string `json:"type"`
-	Message *struct {
-		ID    text            `json:"id"`
-		Usage json.RawMessage `json:"usage"`
-	} `json:"message"`
-	ContentBlock *anthropicBlock `json:"content_block"`
-	Delta        *struct {
-		anthropicBlock
-		StopReason text `json:"stop_reason"`
-	} `json:"delta"`
-	Usage json.RawMessage `json:"usage"`
+// anthropicMessage is an answer, or the beginning of one.
+type anthropicMessage struct {
+	Content    []anthropicBlock `json:"content"`
+	StopReason text             `json:"stop_reason"`
+	Usage      json.RawMessage  `json:"usage"`
 }
 
-func anthropicEvent(s *sink, name string, data []byte) (bool, error) {
-	if err := reported(s, data, name == "error"); err != nil {
+// anthropicRead takes an event of a stream, or a whole message. It must be of
+// the type want; empty: of any. isError is set when the event was named so.
+func anthropicRead(s *sink, data []byte, want string, isError bool) (done bool, err error) {
+	if err := reported(s, data, isError); err != nil {
 		return false, err
 	}
-	var ev anthropicEventBody
-	if err := json.Unmarshal(data, &ev); err != nil {
-		return false, &Error{Reason: ReasonBadAnswer, Detail: "not JSON of the protocol"}
+	var v struct {
+		Type string `json:"type"`
+		anthropicMessage
+		Message      *anthropicMessage `json:"message"`
+		ContentBlock *anthropicBlock   `json:"content_block"`
+		Delta        *struct {
+			anthropicBlock
+			StopReason text `json:"stop_reason"`
+		} `json:"delta"`
 	}
-	if ev.Type == "" {
-		return false, &Error{Reason: ReasonBadAnswer, Detail: "an event without a type"}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return false, notOfProtocol("not JSON of the protocol")
 	}
-	if ev.Message != nil {
+	if v.Type == "" || (want != "" && v.Type != want) {
+		return false, notOfProtocol("without a type, or of another one")
+	}
+	blocks, stop := v.Content, v.StopReason
+	if v.Message != nil {
 		s.any = true
-		s.named(string(ev.Message.ID))
-		s.usage.merge(parseAnthropicUsage(ev.Message.Usage))
+		s.usage.merge(parseUsage[anthropicUsage](v.Message.Usage))
 	}
-	s.usage.merge(parseAnthropicUsage(ev.Usage))
-	if ev.ContentBlock != nil {
-		if err := s.anthropicBlock(ev.ContentBlock); err != nil {
+	s.usage.merge(parseUsage[anthropicUsage](v.Usage))
+	if v.ContentBlock != nil {
+		blocks = append(blocks, *v.ContentBlock)
+	}
+	if v.Delta != nil {
+		blocks, stop = append(blocks, v.Delta.anthropicBlock), v.Delta.StopReason
+	}
+	s.any = s.any || want != ""
+	for i := range blocks {
+		if err := s.anthropicBlock(&blocks[i]); err != nil {
 			return false, err
 		}
 	}
-	if ev.Delta != nil {
-		if err := s.anthropicBlock(&ev.Delta.anthropicBlock); err != nil {
-			return false, err
-		}
-		s.end(string(ev.Delta.StopReason))
-	}
+	s.end(string(stop))
 	// Types that are not known are to be passed over, says the protocol.
-	return ev.Type == "message_stop", nil
-}
-
-func anthropicWhole(s *sink, body []byte) error {
-	if err := reported(s, body, false); err != nil {
-		return err
-	}
-	var m struct {
-		Type       string           `json:"type"`
-		ID         text             `json:"id"`
-		Content    []anthropicBlock `json:"content"`
-		StopReason text             `json:"stop_reason"`
-		Usage      json.RawMessage  `json:"usage"`
-	}
-	if err := json.Unmarshal(body, &m); err != nil || m.Type != "message" {
-		return &Error{Reason: ReasonBadAnswer, Detail: "not a message of the protocol"}
-	}
-	s.any = true
-	s.named(string(m.ID))
-	s.usage.merge(parseAnthropicUsage(m.Usage))
-	for i := range m.Content {
-		if err := s.anthropicBlock(&m.Content[i]); err != nil {
-			return err
-		}
-	}
-	s.end(string(m.StopReason))
-	return nil
+	return v.Type == "message_stop", nil
 }
 
 func (s *sink) anthropicBlock(b *anthropicBlock) error {
@@ -141,24 +119,18 @@ func (s *sink) anthropicBlock(b *anthropicBlock) error {
 	return nil
 }
 
-// parseAnthropicUsage reads a usage block. What was read from or written to the
-// cache is not part of input_tokens in this protocol; here it is.
-func parseAnthropicUsage(b json.RawMessage) report {
-	if len(b) == 0 || string(b) == "null" {
-		return report{}
-	}
-	var u struct {
-		Input      count `json:"input_tokens"`
-		Output     count `json:"output_tokens"`
-		CacheRead  count `json:"cache_read_input_tokens"`
-		CacheWrite count `json:"cache_creation_input_tokens"`
-		Cost       money `json:"cost"`
-	}
-	if err := json.Unmarshal(b, &u); err != nil {
-		return report{bad: true}
-	}
-	r := report{input: u.Input, output: u.Output, cached: u.CacheRead, cost: u.Cost}
-	r.bad = u.CacheWrite.bad
+// anthropicUsage is the usage block of this protocol. What was read from or
+// written to the cache is not part of its input_tokens; in a report it is.
+type anthropicUsage struct {
+	Input      count `json:"input_tokens"`
+	Output     count `json:"output_tokens"`
+	CacheRead  count `json:"cache_read_input_tokens"`
+	CacheWrite count `json:"cache_creation_input_tokens"`
+	Cost       money `json:"cost"`
+}
+
+func (u anthropicUsage) report() report {
+	r := report{input: u.Input, output: u.Output, cached: u.CacheRead, cost: u.Cost.count, bad: u.CacheWrite.bad}
 	if r.input.set {
 		r.input.n += u.CacheRead.n + u.CacheWrite.n
 	}

@@ -2,7 +2,8 @@
 // back: a whole answer, or what was wrong with it, and what it cost so far.
 //
 // There is one file per wire protocol (openai.go, anthropic.go, ollama.go) and
-// one suite over all of them. What the protocols share is here and in call.go:
+// one suite over all of them. What the protocols share is here, in wire.go and in
+// call.go:
 // a first byte is the first answer text and nothing else, an answer is whole
 // only when the protocol says how it ended, everything read is bounded, and
 // nothing waits longer than the context it was given.
@@ -13,7 +14,7 @@
 package backend
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -21,6 +22,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"leeway/broker"
 )
 
 // Protocol names a wire protocol.
@@ -36,22 +39,22 @@ const (
 // Protocols lists the protocols there are.
 var Protocols = [...]Protocol{OpenAI, Anthropic, Ollama}
 
-// Limits of a call. Each zero field of [Config] takes its default.
+// Limits of a call.
 const (
 	// DefaultStall is how long a stream may be quiet once answer text flows.
 	DefaultStall = 10 * time.Second
-	// DefaultTail is how long to wait, once a backend has said how the answer
-	// ended, for the usage block and the terminator.
-	DefaultTail = 500 * time.Millisecond
-	// DefaultMaxAnswerBytes bounds the answer text.
-	DefaultMaxAnswerBytes = 1 << 20
-	// DefaultMaxEventBytes bounds one event or line of a stream, and
-	// therefore what a single allocation can grow to.
-	DefaultMaxEventBytes = 512 << 10
-	// DefaultMaxStreamBytes bounds everything read for one answer, after
-	// decompression.
-	DefaultMaxStreamBytes = 32 << 20
+	// Tail is how long to wait, once a backend has said how the answer ended,
+	// for the usage block and the terminator.
+	Tail = 500 * time.Millisecond
 
+	// maxAnswerBytes bounds the answer text.
+	maxAnswerBytes = 1 << 20
+	// maxEventBytes bounds one event or line of a stream, and therefore what a
+	// single allocation can grow to.
+	maxEventBytes = 512 << 10
+	// maxStreamBytes bounds everything read for one answer, after
+	// decompression.
+	maxStreamBytes = 32 << 20
 	// maxReasoningBytes bounds the reasoning text that is kept; what exceeds
 	// it is counted and dropped.
 	maxReasoningBytes = 64 << 10
@@ -101,109 +104,56 @@ type Config struct {
 	Key Secret
 	// Headers are sent with every call. Their values are treated as secrets.
 	Headers map[string]Secret
-	// Options are further fields of the request body (temperature, top_p and
-	// so on). They cannot replace the fields this package sets.
-	Options map[string]any
-	// NoStream asks for the answer in one piece. The first byte is then the
-	// last one. Defaults to streaming.
-	NoStream bool
-	// NoUsageOption leaves out stream_options.include_usage, which some
-	// OpenAI-compatible servers refuse.
-	NoUsageOption bool
-	// MaxTokensField names the output limit in an OpenAI request body.
-	// Defaults to "max_tokens"; newer OpenAI models want
-	// "max_completion_tokens".
-	MaxTokensField string
 	// Stall is how long the stream may be quiet between tokens. Defaults to
 	// DefaultStall.
 	Stall time.Duration
-	// Tail is how long to wait for usage after the finish reason. Defaults to
-	// DefaultTail.
-	Tail time.Duration
-	// MaxAnswerBytes defaults to DefaultMaxAnswerBytes.
-	MaxAnswerBytes int
-	// MaxEventBytes defaults to DefaultMaxEventBytes.
-	MaxEventBytes int
-	// MaxStreamBytes defaults to DefaultMaxStreamBytes.
-	MaxStreamBytes int64
 	// Transport carries the calls. Defaults to a transport of the client's
 	// own that uses no proxy and asks for no compression.
 	Transport http.RoundTripper
+
+	// Limits that only tests set otherwise.
+	maxAnswerBytes, maxEventBytes int
+	maxStreamBytes                int64
 }
 
 func (c Config) withDefaults() Config {
-	if c.Protocol == "" {
-		c.Protocol = OpenAI
-	}
-	if c.MaxTokensField == "" {
-		c.MaxTokensField = "max_tokens"
-	}
-	if c.Stall == 0 {
-		c.Stall = DefaultStall
-	}
-	if c.Tail == 0 {
-		c.Tail = DefaultTail
-	}
-	if c.MaxAnswerBytes == 0 {
-		c.MaxAnswerBytes = DefaultMaxAnswerBytes
-	}
-	if c.MaxEventBytes == 0 {
-		c.MaxEventBytes = DefaultMaxEventBytes
-	}
-	if c.MaxStreamBytes == 0 {
-		c.MaxStreamBytes = DefaultMaxStreamBytes
-	}
+	c.Protocol = cmp.Or(c.Protocol, OpenAI)
+	c.Stall = cmp.Or(c.Stall, DefaultStall)
+	c.maxAnswerBytes = cmp.Or(c.maxAnswerBytes, maxAnswerBytes)
+	c.maxEventBytes = cmp.Or(c.maxEventBytes, maxEventBytes)
+	c.maxStreamBytes = cmp.Or(c.maxStreamBytes, maxStreamBytes)
 	return c
 }
 
-// ConfigError reports a field of a [Config] that cannot be used. It never
-// holds the value, which may be a secret.
-type ConfigError struct {
-	Field   string // name of the field, as in Config
-	Problem string
-}
-
-func (e *ConfigError) Error() string { return "backend: " + e.Field + ": " + e.Problem }
-
+// validate returns a [broker.FieldError], which never holds the value: that may
+// be a secret.
 func (c *Config) validate() error {
-	bad := func(field, problem string) error { return &ConfigError{Field: field, Problem: problem} }
-	if c.Name == "" {
-		return bad("Name", "is required")
-	}
-	if c.Model == "" {
-		return bad("Model", "is required")
-	}
 	u, err := url.Parse(c.BaseURL)
 	switch {
+	case c.Name == "":
+		return broker.Fieldf("Name", "is required")
+	case c.Model == "":
+		return broker.Fieldf("Model", "is required")
 	case c.BaseURL == "":
-		return bad("BaseURL", "is required")
+		return broker.Fieldf("BaseURL", "is required")
 	case err != nil:
-		return bad("BaseURL", "is not a URL")
+		return broker.Fieldf("BaseURL", "is not a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return bad("BaseURL", "must begin with http:// or https://")
+		return broker.Fieldf("BaseURL", "must begin with http:// or https://")
 	case u.Host == "":
-		return bad("BaseURL", "names no host")
+		return broker.Fieldf("BaseURL", "names no host")
 	case u.User != nil:
-		return bad("BaseURL", "must not hold user info; use Key or Headers")
+		return broker.Fieldf("BaseURL", "must not hold user info; use Key or Headers")
 	case u.RawQuery != "" || u.Fragment != "":
-		return bad("BaseURL", "must not hold a query or fragment")
+		return broker.Fieldf("BaseURL", "must not hold a query or fragment")
 	case c.Stall < 0:
-		return bad("Stall", "must not be negative")
-	case c.Tail < 0:
-		return bad("Tail", "must not be negative")
-	case c.MaxAnswerBytes < 0:
-		return bad("MaxAnswerBytes", "must not be negative")
-	case c.MaxEventBytes < 0:
-		return bad("MaxEventBytes", "must not be negative")
-	case c.MaxStreamBytes < 0:
-		return bad("MaxStreamBytes", "must not be negative")
-	}
-	if strings.ContainsAny(string(c.Key), "\r\n\x00") {
-		return bad("Key", "holds a line break")
+		return broker.Fieldf("Stall", "must not be negative")
+	case strings.ContainsAny(string(c.Key), "\r\n\x00"):
+		return broker.Fieldf("Key", "holds a line break")
 	}
 	for name, value := range c.Headers {
 		if name == "" || strings.ContainsAny(name, " \t\r\n:\x00") || strings.ContainsAny(string(value), "\r\n\x00") {
-			return bad("Headers", "holds a name or value that cannot be sent")
+			return broker.Fieldf("Headers", "holds a name or value that cannot be sent")
 		}
 	}
 	return nil
@@ -225,6 +175,11 @@ type Request struct {
 	// FirstByte is how long the first answer text may take, connecting
 	// included. 0: only the context bounds it.
 	FirstByte time.Duration
+}
+
+// InputTokens estimates how many tokens the request is.
+func (r *Request) InputTokens() int64 {
+	return EstimateTokens(int64(len(r.System))) + EstimateTokens(int64(len(r.Text)))
 }
 
 // Observer is told of an answer while it arrives. Its functions run on the
@@ -273,9 +228,6 @@ type Answer struct {
 	FirstByte, LastByte time.Duration
 	// HasText is set once answer text was seen that is not blank.
 	HasText bool
-	// ResponseID is the backend's own name for the answer, if it gave one.
-	// At most 128 bytes.
-	ResponseID string
 }
 
 // Client calls one endpoint and model. It may be used by many goroutines.
@@ -287,7 +239,8 @@ type Client struct {
 	closeIdle func()
 }
 
-// New returns a client for the backend described by cfg, or a [ConfigError].
+// New returns a client for the backend described by cfg, or a
+// [broker.FieldError].
 func New(cfg Config) (*Client, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -295,10 +248,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	w, ok := wires[cfg.Protocol]
 	if !ok {
-		return nil, &ConfigError{Field: "Protocol", Problem: "is not one of openai, anthropic, ollama"}
-	}
-	if _, err := w.encode(&cfg, &Request{}); err != nil {
-		return nil, &ConfigError{Field: "Options", Problem: "cannot be written as JSON"}
+		return nil, broker.Fieldf("Protocol", "is not one of openai, anthropic, ollama")
 	}
 	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + w.path, closeIdle: func() {}}
 	rt := cfg.Transport
@@ -345,38 +295,4 @@ func newTransport() *http.Transport {
 		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-}
-
-// wire is one protocol.
-type wire struct {
-	// path is appended to the base URL.
-	path string
-	// header sets what the protocol wants besides the content type.
-	header func(cfg *Config, h http.Header)
-	// encode writes the request body.
-	encode func(cfg *Config, r *Request) ([]byte, error)
-	// event takes one event of a stream (name is empty unless the protocol
-	// names its events) and reports whether it was the terminator.
-	event func(s *sink, name string, data []byte) (done bool, err error)
-	// whole takes an answer sent in one piece.
-	whole func(s *sink, body []byte) error
-	// lines is set when a stream is one JSON value a line instead of SSE.
-	lines bool
-}
-
-// wires holds every protocol; each file adds its own entry here by name.
-var wires = map[Protocol]wire{
-	OpenAI:    openAIWire,
-	Anthropic: anthropicWire,
-	Ollama:    ollamaWire,
-}
-
-// Generate makes one call and reads its answer.
-//
-// The error is nil only if the answer is whole. Otherwise it is an [*Error],
-// and the answer still holds what is known: the text so far, and the usage to
-// be booked. The context's deadline is the job's; r.FirstByte bounds the wait
-// for the first answer text, and the stall limit each wait after it.
-func (c *Client) Generate(ctx context.Context, r Request, obs Observer) (Answer, error) {
-	return c.generate(ctx, &r, obs)
 }

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
@@ -36,8 +36,6 @@ type watch struct {
 	cause error
 	timer *time.Timer
 }
-
-func newWatch(cancel context.CancelCauseFunc) *watch { return &watch{cancel: cancel} }
 
 // within ends the call with cause unless within is called again in d.
 func (w *watch) within(d time.Duration, cause error) {
@@ -69,10 +67,20 @@ func (w *watch) stop() {
 	}
 }
 
+// Generate makes one call and reads its answer.
+//
+// The error is nil only if the answer is whole. Otherwise it is an [*Error],
+// and the answer still holds what is known: the text so far, and the usage to
+// be booked. The context's deadline is the job's; r.FirstByte bounds the wait
+// for the first answer text, and the stall limit each wait after it.
+func (c *Client) Generate(ctx context.Context, r Request, obs Observer) (Answer, error) {
+	return c.generate(ctx, &r, obs)
+}
+
 func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Answer, error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	w := newWatch(cancel)
+	w := &watch{cancel: cancel}
 	defer w.stop()
 	s := newSink(c, r, obs, w)
 	if r.FirstByte > 0 {
@@ -80,13 +88,13 @@ func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Ans
 	}
 	var connected atomic.Bool
 	status, err := c.exchange(ctx, r, s, &connected)
-	s.unbilled = unbilled(status, connected.Load())
+	s.unbilled = untouched(status, connected.Load())
 	return s.verdict(ctx, status, err)
 }
 
-// unbilled reports whether a call cannot have been worked on, going by its
+// untouched reports whether a call cannot have been worked on, going by its
 // status (0: none came) and whether there was a connection at all.
-func unbilled(status int, connected bool) bool {
+func untouched(status int, connected bool) bool {
 	switch status {
 	case 0:
 		return !connected
@@ -102,7 +110,7 @@ func unbilled(status int, connected bool) bool {
 // exchange sends the request and feeds the response to s. It returns the HTTP
 // status, 0 if there was none, and what went wrong on the way.
 func (c *Client) exchange(ctx context.Context, r *Request, s *sink, connected *atomic.Bool) (int, error) {
-	body, err := c.wire.encode(&c.cfg, r)
+	body, err := json.Marshal(c.wire.body(c.cfg.Model, r))
 	if err != nil {
 		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
 	}
@@ -128,7 +136,7 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink, connected *a
 	if err != nil {
 		return resp.StatusCode, err
 	}
-	in := &meter{r: plain, left: c.cfg.MaxStreamBytes}
+	in := &meter{r: plain, left: c.cfg.maxStreamBytes}
 	if resp.StatusCode != http.StatusOK {
 		return resp.StatusCode, c.refusal(resp, in)
 	}
@@ -141,13 +149,9 @@ func (c *Client) setHeaders(h http.Header, r *Request) {
 	// Said aloud, so that neither the transport nor a proxy on the way
 	// compresses a stream that must not be buffered.
 	h.Set("Accept-Encoding", "identity")
-	switch {
-	case c.cfg.NoStream:
-		h.Set("Accept", "application/json")
-	case c.wire.lines:
+	h.Set("Accept", "text/event-stream, application/json")
+	if c.wire.lines {
 		h.Set("Accept", "application/x-ndjson, application/json")
-	default:
-		h.Set("Accept", "text/event-stream, application/json")
 	}
 	if sendable(r.RequestID) {
 		h.Set("X-Request-Id", r.RequestID)
@@ -159,7 +163,7 @@ func (c *Client) setHeaders(h http.Header, r *Request) {
 		// name is written in lower case, which the wire does not care about.
 		h["idempotency-key"] = []string{r.IdempotencyKey}
 	}
-	c.wire.header(&c.cfg, h)
+	c.wire.header(c.cfg.Key, h)
 	for name, value := range c.cfg.Headers {
 		h.Set(name, string(value))
 	}
@@ -248,23 +252,20 @@ func (m *meter) Read(p []byte) (int, error) {
 
 // refusal reads an error response.
 func (c *Client) refusal(resp *http.Response, in io.Reader) error {
-	e := &Error{RetryAfter: retryAfter(resp.Header, time.Now())}
-	if resp.StatusCode < 400 {
-		e.Reason, e.Detail = ReasonBadAnswer, "unexpected status"
-		if resp.StatusCode >= 300 {
-			e.Detail = "redirects are not followed"
-		}
-		return e
+	var e *Error
+	switch {
+	case resp.StatusCode < 300:
+		e = &Error{Reason: ReasonBadAnswer, Detail: "unexpected status"}
+	case resp.StatusCode < 400:
+		e = &Error{Reason: ReasonBadAnswer, Detail: "redirects are not followed"}
+	default:
+		// The status alone decides most cases; a body that cannot be read
+		// changes nothing.
+		body, _ := io.ReadAll(io.LimitReader(in, maxErrorBytes))
+		w, _ := findError(body)
+		e = w.asError(resp.StatusCode)
 	}
-	// The status alone decides most cases; a body that cannot be read changes
-	// nothing.
-	body, _ := io.ReadAll(io.LimitReader(in, maxErrorBytes))
-	w, _ := findError(body)
-	e.Reason = classify(resp.StatusCode, w)
-	// Services quote parts of the key when they refuse it.
-	if e.Reason != ReasonAuth {
-		e.Detail = w.message
-	}
+	e.RetryAfter = retryAfter(resp.Header, time.Now())
 	return e
 }
 
@@ -303,60 +304,4 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		now = date
 	}
 	return bound(at.Sub(now).Seconds(), time.Second)
-}
-
-// read takes a 200.
-func (c *Client) read(s *sink, h http.Header, in *meter) error {
-	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	switch {
-	case kind == "text/event-stream" && !c.wire.lines:
-		return c.readEvents(s, in)
-	case c.wire.lines && kind == "application/x-ndjson", c.wire.lines && kind == "" && !c.cfg.NoStream:
-		return c.readLines(s, in)
-	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
-		return c.readWhole(s, in)
-	case kind == "" || kind == "text/plain" || kind == "application/octet-stream":
-		// Not said, or not meant: look.
-		return c.readUnnamed(s, in)
-	}
-	return &Error{Reason: ReasonBadAnswer, Detail: "unexpected content type " + kind}
-}
-
-// readWhole takes an answer sent in one piece.
-func (c *Client) readWhole(s *sink, in io.Reader) error {
-	limit := int64(c.cfg.MaxAnswerBytes)*2 + maxReasoningBytes
-	body, err := io.ReadAll(io.LimitReader(in, limit+1))
-	if err != nil {
-		return err
-	}
-	if int64(len(body)) > limit {
-		return &Error{Reason: ReasonTooLarge, Detail: "the response is over its bound"}
-	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		return nil // verdict calls it empty
-	}
-	return c.wire.whole(s, body)
-}
-
-// readUnnamed takes a body whose kind the headers do not tell.
-func (c *Client) readUnnamed(s *sink, in *meter) error {
-	start := make([]byte, 1)
-	for {
-		n, err := in.Read(start)
-		if n == 1 {
-			switch start[0] {
-			case ' ', '\t', '\r', '\n':
-				continue
-			case '{', '[':
-				return c.readWhole(s, io.MultiReader(bytes.NewReader(start), in))
-			}
-			return c.readEvents(s, &meter{r: io.MultiReader(bytes.NewReader(start), in), left: c.cfg.MaxStreamBytes})
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"leeway/broker"
 	"leeway/rehearsal/pipenet"
 )
 
@@ -34,20 +35,15 @@ func TestNewRefuses(t *testing.T) {
 		{"BaseURL", func(c *Config) { c.BaseURL = "http://h?key=hunter22" }},
 		{"BaseURL", func(c *Config) { c.BaseURL = "http://h\x7f?hunter22" }},
 		{"Stall", func(c *Config) { c.Stall = -1 }},
-		{"Tail", func(c *Config) { c.Tail = -1 }},
-		{"MaxAnswerBytes", func(c *Config) { c.MaxAnswerBytes = -1 }},
-		{"MaxEventBytes", func(c *Config) { c.MaxEventBytes = -1 }},
-		{"MaxStreamBytes", func(c *Config) { c.MaxStreamBytes = -1 }},
 		{"Key", func(c *Config) { c.Key = "hunter22\n" }},
 		{"Headers", func(c *Config) { c.Headers = map[string]Secret{"X-A": "hunter22\r\nX-B: c"} }},
 		{"Headers", func(c *Config) { c.Headers = map[string]Secret{"X A": "b"} }},
-		{"Options", func(c *Config) { c.Options = map[string]any{"f": func() {}} }},
 	}
 	for _, tt := range tests {
 		cfg := ok
 		tt.change(&cfg)
 		_, err := New(cfg)
-		var ce *ConfigError
+		var ce *broker.FieldError
 		switch {
 		case tt.field == "" && err != nil:
 			t.Error(err)
@@ -63,13 +59,12 @@ func TestRequestShape(t *testing.T) {
 	cfg := Config{
 		Key:     "sk-secret",
 		Headers: map[string]Secret{"X-Tenant": "blue"},
-		Options: map[string]any{"temperature": 0.2, "model": "mine", "stream_options": 1, "system": "mine", "options": map[string]any{"seed": 7, "num_predict": 1}},
 	}
 	req := Request{RequestID: "r-1", IdempotencyKey: "k-1", System: "Be short.", Text: "Text.", MaxOutputTokens: 99}
 	want := map[Protocol]string{
-		OpenAI:    `{"max_tokens":99,"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"Text."}],"model":"m","options":{"num_predict":1,"seed":7},"stream":true,"stream_options":{"include_usage":true},"system":"mine","temperature":0.2}`,
-		Anthropic: `{"max_tokens":99,"messages":[{"role":"user","content":"Text."}],"model":"m","options":{"num_predict":1,"seed":7},"stream":true,"stream_options":1,"system":"Be short.","temperature":0.2}`,
-		Ollama:    `{"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"Text."}],"model":"m","options":{"num_predict":99,"seed":7},"stream":true,"stream_options":1,"system":"mine","temperature":0.2}`,
+		OpenAI:    `{"max_tokens":99,"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"Text."}],"model":"m","stream":true,"stream_options":{"include_usage":true}}`,
+		Anthropic: `{"max_tokens":99,"messages":[{"role":"user","content":"Text."}],"model":"m","stream":true,"system":"Be short."}`,
+		Ollama:    `{"messages":[{"role":"system","content":"Be short."},{"role":"user","content":"Text."}],"model":"m","options":{"num_predict":99},"stream":true}`,
 	}
 	for _, d := range dialects {
 		t.Run(string(d.protocol), func(t *testing.T) {
@@ -101,10 +96,10 @@ func TestRequestShape(t *testing.T) {
 		})
 	}
 	t.Run("without", func(t *testing.T) {
-		g := call(t, Config{NoUsageOption: true, MaxTokensField: "max_completion_tokens"}, Request{Text: "T", RequestID: "evil\r\nX-A: b"}, time.Minute, &openAIDialect, func(o *out) {
+		g := call(t, Config{}, Request{Text: "T", RequestID: "evil\r\nX-A: b"}, time.Minute, &openAIDialect, func(o *out) {
 			o.send(openAIDialect.text("x"), openAIDialect.end(FinishStop, 1, 1))
 		})
-		if want := `{"messages":[{"role":"user","content":"T"}],"model":"m","stream":true}`; string(g.reqBody) != want {
+		if want := `{"messages":[{"role":"user","content":"T"}],"model":"m","stream":true,"stream_options":{"include_usage":true}}`; string(g.reqBody) != want {
 			t.Errorf("body %s", g.reqBody)
 		}
 		for _, name := range []string{"Authorization", "X-Request-Id", "Idempotency-Key"} {
@@ -179,7 +174,7 @@ func TestConnect(t *testing.T) {
 			if e.Reason != want || time.Since(start) != took {
 				t.Errorf("%s: %v after %v", name, e, time.Since(start))
 			}
-			if a.Usage != (Usage{How: UsageNone}) {
+			if a.Usage != Unbilled() {
 				t.Errorf("%s: %+v", name, a.Usage)
 			}
 		}

@@ -1,6 +1,11 @@
 package backend
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,43 +111,64 @@ type wireError struct {
 	code, kind, message string
 }
 
+// Statuses that servers use for any kind of error. Messages are searched only
+// there, so that a prompt quoted in a message of another kind is not taken for a
+// reason.
+var anyKind = []int{200, 400, 413, 422, 500}
+
+// signs tell why a call was turned away, and are looked for in this order.
+// Words come before statuses: 400, 403, 413, 422, 500 and 200 are all used for
+// the same thing by one server or another.
+var signs = []struct {
+	reason   Reason
+	words    []string // in the error's code or type
+	phrases  []string // in its message, if the status is one of those in where
+	where    []int
+	statuses []int
+}{
+	{
+		reason:  ReasonContextLength,
+		words:   []string{"context_length", "exceed_context_size", "context_window"},
+		phrases: []string{"maximum context length", "context window", "prompt is too long", "available context size", "context length exceeded"},
+		where:   anyKind,
+	},
+	{
+		reason:  ReasonRefused,
+		words:   []string{"content_filter", "content_policy", "moderation", "responsibleai"},
+		phrases: []string{"content policy", "content management policy", "flagged by", "violates our usage"},
+		where:   append([]int{403}, anyKind...),
+	},
+	{
+		reason:   ReasonQuota,
+		words:    []string{"insufficient_quota", "billing"},
+		phrases:  []string{"credit balance is too low"},
+		where:    anyKind,
+		statuses: []int{402},
+	},
+	{
+		reason:   ReasonAuth,
+		words:    []string{"invalid_api_key", "authentication_error", "permission_error"},
+		statuses: []int{401, 403},
+	},
+	{reason: ReasonRateLimited, words: []string{"rate_limit"}, statuses: []int{429}},
+}
+
 // classify turns an HTTP status and what the body said into a reason. A status
 // of 200 means an error object inside a success.
 func classify(status int, w wireError) Reason {
 	code, kind, msg := strings.ToLower(w.code), strings.ToLower(w.kind), strings.ToLower(w.message)
-	has := func(words ...string) bool {
-		for _, word := range words {
-			if strings.Contains(code, word) || strings.Contains(kind, word) {
-				return true
-			}
-		}
-		return false
+	in := func(text string) func(string) bool {
+		return func(part string) bool { return strings.Contains(text, part) }
 	}
-	says := func(words ...string) bool {
-		for _, word := range words {
-			if strings.Contains(msg, word) {
-				return true
-			}
+	for _, s := range signs {
+		if slices.ContainsFunc(s.words, in(code)) || slices.ContainsFunc(s.words, in(kind)) ||
+			slices.Contains(s.where, status) && slices.ContainsFunc(s.phrases, in(msg)) ||
+			slices.Contains(s.statuses, status) {
+			return s.reason
 		}
-		return false
 	}
-	// The words come first: 400, 403, 413, 422, 500 and 200 are all used for
-	// the same thing by one server or another. Messages are searched only
-	// where the status leaves room, so that a prompt quoted in a message of
-	// another kind is not taken for a reason.
-	room := status == 200 || status == 400 || status == 413 || status == 422 || status == 500
 	switch {
-	case has("context_length", "exceed_context_size", "context_window"),
-		room && says("maximum context length", "context window", "prompt is too long", "available context size", "context length exceeded"):
-		return ReasonContextLength
-	case has("content_filter", "content_policy", "moderation", "responsibleai"),
-		(room || status == 403) && says("content policy", "content management policy", "flagged by", "violates our usage"):
-		return ReasonRefused
-	case has("insufficient_quota", "billing"), status == 402, room && says("credit balance is too low"):
-		return ReasonQuota
-	case status == 401 || status == 403 || has("invalid_api_key", "authentication_error", "permission_error"):
-		return ReasonAuth
-	case status == 429 || has("rate_limit") || (status == 200 && code == "429"):
+	case status == 200 && code == "429":
 		return ReasonRateLimited
 	case status >= 500 || status == 408 || status == 425 || status == 200:
 		return ReasonUpstreamError
@@ -150,6 +176,75 @@ func classify(status int, w wireError) Reason {
 		return ReasonBadRequest
 	}
 	return ReasonBadAnswer
+}
+
+// asError is what a backend said, as an error.
+func (w wireError) asError(status int) *Error {
+	e := &Error{Reason: classify(status, w), Detail: w.message}
+	if e.Reason == ReasonAuth {
+		// Services quote parts of the key when they refuse it.
+		e.Detail = ""
+	}
+	return e
+}
+
+// reported is the error a backend put in a place where an answer was expected.
+// isError is set when the event itself was named so.
+func reported(s *sink, data []byte, isError bool) error {
+	// Each form of an error object holds the word; most events do not.
+	if !isError && !bytes.Contains(data, []byte("error")) {
+		return nil
+	}
+	w, found := findError(data)
+	if !found && !isError {
+		return nil
+	}
+	s.any = true
+	return w.asError(http.StatusOK)
+}
+
+// findError looks for an error object in a body, in the forms servers use:
+// {"error": {...}}, {"error": "..."}, {"object": "error", ...},
+// {"type": "error", "error": {...}}, {"detail": ...} and {"message": ...}
+// beside an error code.
+func findError(data []byte) (wireError, bool) {
+	var body struct {
+		Error   json.RawMessage `json:"error"`
+		Object  text            `json:"object"`
+		Type    text            `json:"type"`
+		Code    json.RawMessage `json:"code"`
+		Message text            `json:"message"`
+		Detail  text            `json:"detail"`
+	}
+	if json.Unmarshal(data, &body) != nil {
+		return wireError{}, false
+	}
+	top := wireError{scalar(body.Code), string(body.Type), string(cmp.Or(body.Message, body.Detail))}
+	if missing(body.Error) || string(body.Error) == "false" {
+		return top, body.Object == "error" || body.Type == "error"
+	}
+	var inner struct {
+		Code    json.RawMessage `json:"code"`
+		Type    text            `json:"type"`
+		Message text            `json:"message"`
+	}
+	if json.Unmarshal(body.Error, &inner) == nil {
+		return wireError{scalar(inner.Code), string(inner.Type), string(inner.Message)}, true
+	}
+	top.message = scalar(body.Error)
+	return top, true
+}
+
+// scalar is the text of a JSON string or number.
+func scalar(raw json.RawMessage) string {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		return s
+	}
+	if len(raw) > 0 && len(raw) <= 32 && raw[0] != '{' && raw[0] != '[' {
+		return string(raw)
+	}
+	return ""
 }
 
 const maxDetail = 200

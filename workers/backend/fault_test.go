@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"leeway/broker"
 )
 
 // fault is one row of what a backend can do, and what must come of it.
@@ -23,7 +25,7 @@ type fault struct {
 
 	reason Reason // "" whole
 	text   string
-	how    UsageHow
+	how    broker.Known
 	in     int64 // 0: the estimate of the input
 	out    int64
 	status int
@@ -63,7 +65,7 @@ var faults = []fault{
 			o.sleep(300 * time.Millisecond)
 			o.send(d.text(" world."), d.end(FinishStop, 12, 3), d.terminator)
 		},
-		text: "Hello world.", how: UsageReported, in: 12, out: 3, took: 500 * time.Millisecond,
+		text: "Hello world.", how: broker.KnownReported, in: 12, out: 3, took: 500 * time.Millisecond,
 		check: func(t *testing.T, g got) {
 			if g.first != 200*time.Millisecond || g.firsts != 1 || g.answer.FirstByte != g.first {
 				t.Errorf("first byte %v, %d times, %v", g.first, g.firsts, g.answer.FirstByte)
@@ -75,13 +77,12 @@ var faults = []fault{
 	},
 	{
 		name: "ok in one piece",
-		cfg:  Config{NoStream: true},
 		play: func(d *dialect, o *out) {
 			o.header("Content-Type", "application/json")
 			o.sleep(time.Second)
 			o.send(d.whole("Hello.", "hm", FinishStop, 12, 3))
 		},
-		text: "Hello.", how: UsageReported, in: 12, out: 3, took: time.Second,
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3, took: time.Second,
 		check: func(t *testing.T, g got) {
 			if g.answer.Reasoning != "hm" || g.first != time.Second {
 				t.Errorf("reasoning %q, first byte %v", g.answer.Reasoning, g.first)
@@ -94,7 +95,7 @@ var faults = []fault{
 			o.header("Content-Type", "application/json; charset=utf-8")
 			o.send(d.whole("Hello.", "", FinishStop, 12, 3))
 		},
-		text: "Hello.", how: UsageReported, in: 12, out: 3,
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
 	},
 	{
 		name: "content type missing",
@@ -102,7 +103,7 @@ var faults = []fault{
 			o.header("Content-Type", "")
 			o.send(d.text("Hi."), d.end(FinishStop, 12, 3), d.terminator)
 		},
-		text: "Hi.", how: UsageReported, in: 12, out: 3,
+		text: "Hi.", how: broker.KnownReported, in: 12, out: 3,
 	},
 	{
 		name: "retry-after",
@@ -110,25 +111,25 @@ var faults = []fault{
 			o.header("Retry-After", "2")
 			status(429, `{"error":{"message":"slow down","type":"rate_limit_error"}}`)(d, o)
 		},
-		reason: ReasonRateLimited, how: UsageNone, status: 429,
+		reason: ReasonRateLimited, how: notBilled, status: 429,
 		check: func(t *testing.T, g got) {
 			if g.err.RetryAfter != 2*time.Second || g.err.Retry() != RetrySame {
 				t.Errorf("retry after %v, %v", g.err.RetryAfter, g.err.Retry())
 			}
 		},
 	},
-	{name: "throttled", play: status(429, ``), reason: ReasonRateLimited, how: UsageNone, status: 429},
+	{name: "throttled", play: status(429, ``), reason: ReasonRateLimited, how: notBilled, status: 429},
 	{
-		name: "flaky", play: status(500, `oops`), reason: ReasonUpstreamError, how: UsageNone, status: 500,
+		name: "flaky", play: status(500, `oops`), reason: ReasonUpstreamError, how: notBilled, status: 500,
 		check: func(t *testing.T, g got) {
 			if g.err.Retry() != RetrySame {
 				t.Error(g.err.Retry())
 			}
 		},
 	},
-	{name: "a gateway's timeout may be billed", play: status(504, ``), reason: ReasonUpstreamError, how: UsageUnknown, status: 504},
+	{name: "a gateway's timeout may be billed", play: status(504, ``), reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 504},
 	{
-		name: "down", play: status(503, `{"error":"overloaded"}`), reason: ReasonUpstreamError, how: UsageNone, status: 503,
+		name: "down", play: status(503, `{"error":"overloaded"}`), reason: ReasonUpstreamError, how: notBilled, status: 503,
 		check: func(t *testing.T, g got) {
 			if g.err.Retry() != RetryOther {
 				t.Error(g.err.Retry())
@@ -143,17 +144,17 @@ var faults = []fault{
 				_ = conn.Close()
 			}
 		},
-		reason: ReasonReset, how: UsageUnknown,
+		reason: ReasonReset, how: broker.KnownUnknown,
 	},
 	{
 		name: "silent", first: 3 * time.Second,
 		play:   func(_ *dialect, o *out) { o.sleep(forever) },
-		reason: ReasonFirstByte, how: UsageUnknown, took: 3 * time.Second,
+		reason: ReasonFirstByte, how: broker.KnownUnknown, took: 3 * time.Second,
 	},
 	{
 		name: "headers-only", first: 3 * time.Second,
 		play:   func(_ *dialect, o *out) { o.send(""); o.sleep(forever) },
-		reason: ReasonFirstByte, how: UsageUnknown, took: 3 * time.Second, status: 200,
+		reason: ReasonFirstByte, how: broker.KnownUnknown, took: 3 * time.Second, status: 200,
 	},
 	{
 		name: "role chunk, comments and reasoning are no first byte", first: 3 * time.Second,
@@ -164,7 +165,7 @@ var faults = []fault{
 				o.send(d.comment, d.reasoning("hm "))
 			}
 		},
-		reason: ReasonFirstByte, how: UsageEstimated, out: 7, took: 3 * time.Second, status: 200,
+		reason: ReasonFirstByte, how: broker.KnownEstimated, out: 7, took: 3 * time.Second, status: 200,
 		check: func(t *testing.T, g got) {
 			if g.firsts != 0 || g.answer.HasText || g.answer.Reasoning == "" {
 				t.Errorf("%d first bytes, reasoning %q", g.firsts, g.answer.Reasoning)
@@ -174,7 +175,7 @@ var faults = []fault{
 	{
 		name: "blank text is no first byte", first: 3 * time.Second,
 		play:   func(d *dialect, o *out) { o.send(d.text("\n\n")); o.sleep(forever) },
-		reason: ReasonFirstByte, text: "\n\n", how: UsageEstimated, out: 1, took: 3 * time.Second, status: 200,
+		reason: ReasonFirstByte, text: "\n\n", how: broker.KnownEstimated, out: 1, took: 3 * time.Second, status: 200,
 	},
 	{
 		name: "slow, within its time", first: 6001 * time.Millisecond,
@@ -182,12 +183,12 @@ var faults = []fault{
 			o.sleep(6 * time.Second)
 			o.send(d.text("Late."), d.end(FinishStop, 1, 1), d.terminator)
 		},
-		text: "Late.", how: UsageReported, in: 1, out: 1, took: 6 * time.Second,
+		text: "Late.", how: broker.KnownReported, in: 1, out: 1, took: 6 * time.Second,
 	},
 	{
 		name: "slow, one millisecond too slow", first: 5999 * time.Millisecond,
 		play:   func(_ *dialect, o *out) { o.sleep(6 * time.Second) },
-		reason: ReasonFirstByte, how: UsageUnknown, took: 5999 * time.Millisecond,
+		reason: ReasonFirstByte, how: broker.KnownUnknown, took: 5999 * time.Millisecond,
 	},
 	{
 		name: "stall", cfg: Config{Stall: 4 * time.Second},
@@ -198,7 +199,7 @@ var faults = []fault{
 				o.send(d.comment) // keeps the connection alive, not the answer
 			}
 		},
-		reason: ReasonStall, text: strings.Repeat("tok ", 20), how: UsageEstimated, out: 20, took: 4 * time.Second, status: 200,
+		reason: ReasonStall, text: strings.Repeat("tok ", 20), how: broker.KnownEstimated, out: 20, took: 4 * time.Second, status: 200,
 	},
 	{
 		name: "drip", deadline: 12 * time.Second,
@@ -208,17 +209,17 @@ var faults = []fault{
 				o.sleep(5 * time.Second)
 			}
 		},
-		reason: ReasonDeadline, text: strings.Repeat("tok ", 3), how: UsageEstimated, out: 3, took: 12 * time.Second, status: 200,
+		reason: ReasonDeadline, text: strings.Repeat("tok ", 3), how: broker.KnownEstimated, out: 3, took: 12 * time.Second, status: 200,
 	},
 	{
 		name:   "cut, the body ends",
 		play:   func(d *dialect, o *out) { o.send(d.open, pieces(d, 40)) },
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
 	},
 	{
 		name:   "cut, the connection breaks",
 		play:   func(d *dialect, o *out) { o.send(d.open, pieces(d, 40)); panic(http.ErrAbortHandler) },
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
 	},
 	{
 		name: "cut, shorter than its content length",
@@ -226,17 +227,17 @@ var faults = []fault{
 			o.header("Content-Length", "100000")
 			o.send(pieces(d, 40))
 		},
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
 	},
 	{
 		name: "cut with the terminator but no finish reason", only: isSSE(),
 		play:   func(d *dialect, o *out) { o.send(pieces(d, 40), d.terminator) },
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: UsageEstimated, out: 40, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
 	},
 	{
 		name:   "cut before any text",
 		play:   func(_ *dialect, o *out) { o.send(""); panic(http.ErrAbortHandler) },
-		reason: ReasonReset, how: UsageUnknown, status: 200,
+		reason: ReasonReset, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "bad-chunk",
@@ -244,7 +245,7 @@ var faults = []fault{
 			bad := strings.Replace(d.text("x"), `"`, "", 1)
 			o.send(d.text("Hello "), bad, d.text("world."), d.end(FinishStop, 1, 1), d.terminator)
 		},
-		reason: ReasonBadAnswer, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+		reason: ReasonBadAnswer, text: "Hello ", how: broker.KnownEstimated, out: 2, status: 200,
 	},
 	{
 		name: "no-done", only: isSSE(),
@@ -252,7 +253,7 @@ var faults = []fault{
 			o.send(d.text("Hello."), d.end(FinishStop, 4, 2))
 			o.sleep(forever)
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2, took: DefaultTail,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: Tail,
 		check: func(t *testing.T, g got) {
 			if g.answer.LastByte != 0 {
 				t.Errorf("last byte at %v", g.answer.LastByte)
@@ -262,7 +263,7 @@ var faults = []fault{
 	{
 		name: "no-done, closed", only: isSSE(),
 		play: func(d *dialect, o *out) { o.send(d.text("Hello."), d.end(FinishStop, 4, 2)) },
-		text: "Hello.", how: UsageReported, in: 4, out: 2,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2,
 	},
 	{
 		name: "no-done, the finish reason repeated for ever", only: []Protocol{OpenAI},
@@ -273,7 +274,7 @@ var faults = []fault{
 				o.sleep(100 * time.Millisecond)
 			}
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2, took: DefaultTail,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: Tail,
 	},
 	{
 		name: "the deadline comes after the finish reason", only: isSSE(), deadline: 100 * time.Millisecond,
@@ -281,7 +282,7 @@ var faults = []fault{
 			o.send(d.text("Hello."), d.end(FinishStop, 4, 2))
 			o.sleep(forever)
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2, took: 100 * time.Millisecond,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: 100 * time.Millisecond,
 	},
 	{
 		name: "done, the connection left open",
@@ -289,7 +290,7 @@ var faults = []fault{
 			o.send(d.text("Hello."), d.end(FinishStop, 4, 2), d.terminator)
 			o.sleep(forever)
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2, took: drainGrace,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: drainGrace,
 	},
 	{
 		name: "comments",
@@ -298,13 +299,13 @@ var faults = []fault{
 			o.sleep(time.Second)
 			o.send(d.text("Hello."), d.comment, d.end(FinishStop, 4, 2), d.comment, d.terminator)
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2, took: time.Second,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: time.Second,
 	},
 	{
 		name: "comments and nothing else",
 		play: func(d *dialect, o *out) { o.send(d.comment, d.comment) },
 		// Nothing was generated that we know of.
-		reason: ReasonEmpty, how: UsageUnknown, status: 200,
+		reason: ReasonEmpty, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "no-space", only: isSSE(),
@@ -316,14 +317,14 @@ var faults = []fault{
 			all = strings.ReplaceAll(all, `,"`, ",\ndata:\"")
 			o.send(strings.ReplaceAll(all, "\n", "\r\n"))
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2,
 	},
 	{
 		name: "big-line of 100 KiB",
 		play: func(d *dialect, o *out) {
 			o.send(d.text(strings.Repeat("x", 100<<10)), d.end(FinishStop, 4, 25600), d.terminator)
 		},
-		text: strings.Repeat("x", 100<<10), how: UsageReported, in: 4, out: 25600,
+		text: strings.Repeat("x", 100<<10), how: broker.KnownReported, in: 4, out: 25600,
 	},
 	{
 		name: "big-line of 12 MiB",
@@ -331,36 +332,36 @@ var faults = []fault{
 			o.send(d.text("Hello "))
 			o.send(strings.Replace(d.text("@"), "@", strings.Repeat("x", 12<<20), 1), d.end(FinishStop, 4, 2), d.terminator)
 		},
-		reason: ReasonTooLarge, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+		reason: ReasonTooLarge, text: "Hello ", how: broker.KnownEstimated, out: 2, status: 200,
 	},
 	{
-		name: "answer over its bound", cfg: Config{MaxAnswerBytes: 1000},
+		name: "answer over its bound", cfg: Config{maxAnswerBytes: 1000},
 		play: func(d *dialect, o *out) {
 			for {
 				o.send(d.text(strings.Repeat("x", 100)))
 			}
 		},
-		reason: ReasonTooLarge, text: strings.Repeat("x", 1000), how: UsageEstimated, out: 250, status: 200,
+		reason: ReasonTooLarge, text: strings.Repeat("x", 1000), how: broker.KnownEstimated, out: 250, status: 200,
 	},
 	{
-		name: "a stream without end", cfg: Config{MaxStreamBytes: 1 << 20},
+		name: "a stream without end", cfg: Config{maxStreamBytes: 1 << 20},
 		play: func(d *dialect, o *out) {
 			line := strings.Repeat(d.comment, 1000)
 			for {
 				o.send(line)
 			}
 		},
-		reason: ReasonTooLarge, how: UsageUnknown, status: 200,
+		reason: ReasonTooLarge, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name:   "empty, no body",
 		play:   func(_ *dialect, o *out) { o.send("") },
-		reason: ReasonEmpty, how: UsageUnknown, status: 200,
+		reason: ReasonEmpty, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name:   "empty, no content",
 		play:   func(d *dialect, o *out) { o.send(d.open, d.end(FinishStop, 12, 32), d.terminator) },
-		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+		reason: ReasonEmpty, how: broker.KnownReported, in: 12, out: 32, status: 200,
 	},
 	{
 		name: "empty, in one piece",
@@ -368,19 +369,19 @@ var faults = []fault{
 			o.header("Content-Type", "application/json")
 			o.send(d.whole("", "", FinishStop, 12, 32))
 		},
-		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+		reason: ReasonEmpty, how: broker.KnownReported, in: 12, out: 32, status: 200,
 	},
 	{
 		name:   "empty, blank",
 		play:   func(d *dialect, o *out) { o.send(d.text(" \n\t "), d.end(FinishStop, 12, 32), d.terminator) },
-		reason: ReasonEmpty, text: " \n\t ", how: UsageReported, in: 12, out: 32, status: 200,
+		reason: ReasonEmpty, text: " \n\t ", how: broker.KnownReported, in: 12, out: 32, status: 200,
 	},
 	{
 		name: "reasoning-only", limit: 32,
 		play: func(d *dialect, o *out) {
 			o.send(d.open, d.reasoning("Let me think."), d.end(FinishLength, 12, 32), d.terminator)
 		},
-		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+		reason: ReasonEmpty, how: broker.KnownReported, in: 12, out: 32, status: 200,
 		check: func(t *testing.T, g got) {
 			if g.answer.Reasoning != "Let me think." || g.firsts != 0 {
 				t.Errorf("reasoning %q, %d first bytes", g.answer.Reasoning, g.firsts)
@@ -394,7 +395,7 @@ var faults = []fault{
 			o.sleep(time.Second)
 			o.send(d.text("ink>\n\nHello "), d.text("<think>."), d.end(FinishStop, 12, 32), d.terminator)
 		},
-		text: "Hello <think>.", how: UsageReported, in: 12, out: 32, took: time.Second,
+		text: "Hello <think>.", how: broker.KnownReported, in: 12, out: 32, took: time.Second,
 		check: func(t *testing.T, g got) {
 			if g.answer.Reasoning != "Let me think." || g.first != time.Second {
 				t.Errorf("reasoning %q, first byte %v", g.answer.Reasoning, g.first)
@@ -406,80 +407,80 @@ var faults = []fault{
 		play: func(d *dialect, o *out) {
 			o.send(d.text("<think>"), d.text("Let me think."), d.end(FinishLength, 12, 32), d.terminator)
 		},
-		reason: ReasonEmpty, how: UsageReported, in: 12, out: 32, status: 200,
+		reason: ReasonEmpty, how: broker.KnownReported, in: 12, out: 32, status: 200,
 	},
 	{
 		name: "an answer that looks like a mark",
 		play: func(d *dialect, o *out) { o.send(d.text("<th"), d.end(FinishStop, 12, 1), d.terminator) },
-		text: "<th", how: UsageReported, in: 12, out: 1,
+		text: "<th", how: broker.KnownReported, in: 12, out: 1,
 	},
 	{
 		name: "one-token", limit: 1,
 		play: func(d *dialect, o *out) { o.send(d.text("Yes"), d.end(FinishLength, 12, 1), d.terminator) },
-		text: "Yes", how: UsageReported, in: 12, out: 1,
+		text: "Yes", how: broker.KnownReported, in: 12, out: 1,
 	},
 	{
 		name: "length at our limit", limit: 60,
 		play: func(d *dialect, o *out) { o.send(pieces(d, 60), d.end(FinishLength, 12, 60), d.terminator) },
-		text: strings.Repeat("tok ", 60), how: UsageReported, in: 12, out: 60,
+		text: strings.Repeat("tok ", 60), how: broker.KnownReported, in: 12, out: 60,
 	},
 	{
 		name: "length at our limit, the end token not counted", limit: 60,
 		play: func(d *dialect, o *out) { o.send(pieces(d, 59), d.end(FinishLength, 12, 59), d.terminator) },
-		text: strings.Repeat("tok ", 59), how: UsageReported, in: 12, out: 59,
+		text: strings.Repeat("tok ", 59), how: broker.KnownReported, in: 12, out: 59,
 	},
 	{
 		name: "length before our limit", limit: 60,
 		play:   func(d *dialect, o *out) { o.send(pieces(d, 58), d.end(FinishLength, 12, 58), d.terminator) },
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 58), how: UsageReported, in: 12, out: 58, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 58), how: broker.KnownReported, in: 12, out: 58, status: 200,
 	},
 	{
 		name:   "length without a limit of ours",
 		play:   func(d *dialect, o *out) { o.send(pieces(d, 9), d.end(FinishLength, 12, 9), d.terminator) },
-		reason: ReasonTruncated, text: strings.Repeat("tok ", 9), how: UsageReported, in: 12, out: 9, status: 200,
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 9), how: broker.KnownReported, in: 12, out: 9, status: 200,
 	},
 	{
 		name:   "tool-only",
 		play:   func(d *dialect, o *out) { o.send(d.open, d.tool, d.end(FinishTool, 12, 9), d.terminator) },
-		reason: ReasonToolCall, how: UsageReported, in: 12, out: 9, status: 200,
+		reason: ReasonToolCall, how: broker.KnownReported, in: 12, out: 9, status: 200,
 	},
 	{
 		name:   "tool-only, finish stop",
 		play:   func(d *dialect, o *out) { o.send(d.open, d.tool, d.end(FinishStop, 12, 9), d.terminator) },
-		reason: ReasonToolCall, how: UsageReported, in: 12, out: 9, status: 200,
+		reason: ReasonToolCall, how: broker.KnownReported, in: 12, out: 9, status: 200,
 	},
 	{
 		name:   "content filter half-way",
 		play:   func(d *dialect, o *out) { o.send(d.text("Well,"), d.end(FinishFilter, 12, 2), d.terminator) },
-		reason: ReasonRefused, text: "Well,", how: UsageReported, in: 12, out: 2, status: 200,
+		reason: ReasonRefused, text: "Well,", how: broker.KnownReported, in: 12, out: 2, status: 200,
 	},
 	{
 		name:   "unknown finish reason",
 		play:   func(d *dialect, o *out) { o.send(d.text("Well."), d.end(FinishOther, 12, 2), d.terminator) },
-		reason: ReasonBadAnswer, text: "Well.", how: UsageReported, in: 12, out: 2, status: 200,
+		reason: ReasonBadAnswer, text: "Well.", how: broker.KnownReported, in: 12, out: 2, status: 200,
 	},
 	{
 		name:   "finish reason error",
 		play:   func(d *dialect, o *out) { o.send(d.text("Well."), d.end(FinishError, 12, 2), d.terminator) },
-		reason: ReasonUpstreamError, text: "Well.", how: UsageReported, in: 12, out: 2, status: 200,
+		reason: ReasonUpstreamError, text: "Well.", how: broker.KnownReported, in: 12, out: 2, status: 200,
 	},
 	{
 		name: "error-in-200, plain", play: status(200, `{"error":{"message":"model crashed","code":500}}`),
-		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+		reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "error-in-200, with choices", play: status(200, `{"error":{"message":"model crashed"},"choices":[]}`),
-		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+		reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "error-in-200, a text", play: status(200, `{"error":"model crashed"}`),
-		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+		reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "error-in-200, JSON under the name of a stream",
 		play: func(_ *dialect, o *out) { o.send(`{"error":{"message":"model crashed"}}`) },
 		// Ollama reads it as its first line.
-		reason: ReasonUpstreamError, how: UsageUnknown, status: 200,
+		reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "error-in-200, mid-stream",
@@ -490,63 +491,63 @@ var faults = []fault{
 			}
 			o.send(d.text("Hello "), obj+"\n", d.text("world."), d.end(FinishStop, 1, 1), d.terminator)
 		},
-		reason: ReasonUpstreamError, text: "Hello ", how: UsageEstimated, out: 2, status: 200,
+		reason: ReasonUpstreamError, text: "Hello ", how: broker.KnownEstimated, out: 2, status: 200,
 	},
 	{
 		name: "error-in-200, rate limit", play: status(200, `{"error":{"message":"slow","code":"rate_limit_exceeded"}}`),
-		reason: ReasonRateLimited, how: UsageUnknown, status: 200,
+		reason: ReasonRateLimited, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "not an answer", play: status(200, `{"ok":true,"bytes":0}`),
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
-	{name: "not an answer, an array", play: status(200, `[]`), reason: ReasonBadAnswer, how: UsageUnknown, status: 200},
+	{name: "not an answer, an array", play: status(200, `[]`), reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200},
 	{
 		name: "not an answer, a page",
 		play: func(_ *dialect, o *out) {
 			o.header("Content-Type", "text/html")
 			o.send("<html>Sign in</html>")
 		},
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name:   "not an answer, prose under the name of a stream",
 		play:   func(_ *dialect, o *out) { o.send("you have reached the end\n") },
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "context-length", play: status(400, `{"error":{"message":"This model's maximum context length is 8192 tokens.","type":"invalid_request_error","code":"context_length_exceeded"}}`),
-		reason: ReasonContextLength, how: UsageNone, status: 400,
+		reason: ReasonContextLength, how: notBilled, status: 400,
 		check: func(t *testing.T, g got) {
 			if g.err.Retry() != RetryOtherModel {
 				t.Error(g.err.Retry())
 			}
 		},
 	},
-	{name: "context-length, in words", play: status(400, `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}`), reason: ReasonContextLength, how: UsageNone, status: 400},
+	{name: "context-length, in words", play: status(400, `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 210000 tokens > 200000 maximum"}}`), reason: ReasonContextLength, how: notBilled, status: 400},
 	{
 		name: "refused", play: status(400, `{"error":{"message":"Your request was rejected","code":"content_policy_violation"}}`),
-		reason: ReasonRefused, how: UsageNone, status: 400,
+		reason: ReasonRefused, how: notBilled, status: 400,
 		check: func(t *testing.T, g got) {
 			if g.err.Retry() != RetryNowhere {
 				t.Error(g.err.Retry())
 			}
 		},
 	},
-	{name: "auth, 401", play: status(401, `{"error":{"message":"Incorrect API key provided: sk-abc"}}`), reason: ReasonAuth, how: UsageNone, status: 401},
-	{name: "auth, 403", play: status(403, `no`), reason: ReasonAuth, how: UsageNone, status: 403},
-	{name: "quota", play: status(429, `{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}`), reason: ReasonQuota, how: UsageNone, status: 429},
-	{name: "payment required", play: status(402, ``), reason: ReasonQuota, how: UsageNone, status: 402},
-	{name: "unknown model", play: status(404, `{"error":{"message":"model m not found"}}`), reason: ReasonBadRequest, how: UsageNone, status: 404},
+	{name: "auth, 401", play: status(401, `{"error":{"message":"Incorrect API key provided: sk-abc"}}`), reason: ReasonAuth, how: notBilled, status: 401},
+	{name: "auth, 403", play: status(403, `no`), reason: ReasonAuth, how: notBilled, status: 403},
+	{name: "quota", play: status(429, `{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}`), reason: ReasonQuota, how: notBilled, status: 429},
+	{name: "payment required", play: status(402, ``), reason: ReasonQuota, how: notBilled, status: 402},
+	{name: "unknown model", play: status(404, `{"error":{"message":"model m not found"}}`), reason: ReasonBadRequest, how: notBilled, status: 404},
 	{
 		name: "redirect",
 		play: func(d *dialect, o *out) {
 			o.header("Location", "http://elsewhere/v1"+d.path)
 			status(307, ``)(d, o)
 		},
-		reason: ReasonBadAnswer, how: UsageNone, status: 307,
+		reason: ReasonBadAnswer, how: notBilled, status: 307,
 	},
-	{name: "no content", play: func(_ *dialect, o *out) { o.w.WriteHeader(204) }, reason: ReasonBadAnswer, how: UsageNone, status: 204},
+	{name: "no content", play: func(_ *dialect, o *out) { o.w.WriteHeader(204) }, reason: ReasonBadAnswer, how: notBilled, status: 204},
 	{
 		name: "gzip",
 		play: func(d *dialect, o *out) {
@@ -555,7 +556,7 @@ var faults = []fault{
 			_, _ = io.WriteString(z, d.text("Hello.")+d.end(FinishStop, 4, 2)+d.terminator)
 			_ = z.Close()
 		},
-		text: "Hello.", how: UsageReported, in: 4, out: 2,
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2,
 	},
 	{
 		name: "gzip, broken",
@@ -563,10 +564,10 @@ var faults = []fault{
 			o.header("Content-Encoding", "gzip")
 			o.send("this is not gzip at all")
 		},
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
 	{
-		name: "gzip, a bomb", cfg: Config{MaxStreamBytes: 1 << 20},
+		name: "gzip, a bomb", cfg: Config{maxStreamBytes: 1 << 20},
 		play: func(d *dialect, o *out) {
 			o.header("Content-Encoding", "gzip")
 			z := gzip.NewWriter(o.w)
@@ -577,7 +578,7 @@ var faults = []fault{
 				}
 			}
 		},
-		reason: ReasonTooLarge, how: UsageUnknown, status: 200,
+		reason: ReasonTooLarge, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "gzip, not said",
@@ -586,7 +587,7 @@ var faults = []fault{
 			_, _ = io.WriteString(z, d.text("Hello.")+d.end(FinishStop, 4, 2)+d.terminator)
 			_ = z.Close()
 		},
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "another encoding",
@@ -594,24 +595,24 @@ var faults = []fault{
 			o.header("Content-Encoding", "br")
 			o.send("....")
 		},
-		reason: ReasonBadAnswer, how: UsageUnknown, status: 200,
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
 	},
 	{
 		name: "usage-missing",
 		play: func(d *dialect, o *out) { o.send(d.text("Hello, world."), d.end(FinishStop, -1, 0), d.terminator) },
-		text: "Hello, world.", how: UsageEstimated, out: 4,
+		text: "Hello, world.", how: broker.KnownEstimated, out: 4,
 	},
 	{
 		name: "usage-missing, all zeros",
 		play: func(d *dialect, o *out) { o.send(d.text("Hello, world."), d.end(FinishStop, 0, 0), d.terminator) },
-		text: "Hello, world.", how: UsageEstimated, out: 4,
+		text: "Hello, world.", how: broker.KnownEstimated, out: 4,
 	},
 	{
 		name: "prose-error is an answer",
 		play: func(d *dialect, o *out) {
 			o.send(d.text("you have run out of credits"), d.end(FinishStop, 4, 6), d.terminator)
 		},
-		text: "you have run out of credits", how: UsageReported, in: 4, out: 6,
+		text: "you have run out of credits", how: broker.KnownReported, in: 4, out: 6,
 	},
 }
 
@@ -657,11 +658,11 @@ func (f *fault) run(t *testing.T, d *dialect) {
 		t.Errorf("text %.80q, want %.80q", g.answer.Text, f.text)
 	}
 	in := f.in
-	if in == 0 && f.how != UsageNone {
-		in = EstimateTokens(testSystem) + EstimateTokens(testText)
+	if in == 0 && f.how != notBilled {
+		in = (&Request{System: testSystem, Text: testText}).InputTokens()
 	}
 	u := g.answer.Usage
-	if u.How != f.how || u.InputTokens != in || u.OutputTokens != f.out || u.Clamped {
+	if howKnown(u) != f.how || u.InputTokens != in || u.OutputTokens != f.out || u.Clamped {
 		t.Errorf("usage %+v, want %s %d %d", u, f.how, in, f.out)
 	}
 	if g.took != f.took {

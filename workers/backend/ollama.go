@@ -3,41 +3,25 @@ package backend
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 )
 
 // ollamaWire speaks Ollama's native chat, one JSON value a line.
 var ollamaWire = wire{
 	path:   "/api/chat",
 	header: bearer, // Ollama wants no key, a proxy before it may
-	encode: encodeOllama,
-	event:  ollamaEvent,
+	body:   ollamaBody,
+	event:  func(s *sink, _ string, data []byte) (bool, error) { return ollamaRead(s, data) },
 	whole:  ollamaWhole,
 	lines:  true,
 }
 
-func encodeOllama(cfg *Config, r *Request) ([]byte, error) {
-	body := maps.Clone(cfg.Options)
-	if body == nil {
-		body = make(map[string]any, 4)
-	}
-	body["model"] = cfg.Model
-	body["messages"] = messages(r)
-	body["stream"] = !cfg.NoStream
+func ollamaBody(model string, r *Request) map[string]any {
+	body := map[string]any{"model": model, "messages": messages(r), "stream": true}
 	if r.MaxOutputTokens > 0 {
-		// The limit is one of the model's options, which may be configured too.
-		configured, _ := body["options"].(map[string]any)
-		options := maps.Clone(configured)
-		if options == nil {
-			options = make(map[string]any, 1)
-		}
-		options["num_predict"] = r.MaxOutputTokens
-		body["options"] = options
+		body["options"] = map[string]int{"num_predict": r.MaxOutputTokens}
 	}
-	return json.Marshal(body)
+	return body
 }
-
-func ollamaEvent(s *sink, _ string, data []byte) (bool, error) { return ollamaRead(s, data) }
 
 func ollamaWhole(s *sink, body []byte) error {
 	if json.Valid(body) {
@@ -73,10 +57,10 @@ func ollamaRead(s *sink, data []byte) (bool, error) {
 		Output     count `json:"eval_count"`
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
-		return false, &Error{Reason: ReasonBadAnswer, Detail: "not JSON of the protocol"}
+		return false, notOfProtocol("not JSON of the protocol")
 	}
 	if v.Message == nil && v.Done == nil {
-		return false, &Error{Reason: ReasonBadAnswer, Detail: "neither message nor done"}
+		return false, notOfProtocol("neither message nor done")
 	}
 	s.any = true
 	s.usage.merge(report{input: v.Input, output: v.Output})

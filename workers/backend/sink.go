@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"leeway/broker"
 )
 
 // sink gathers one answer from the pieces a protocol finds, tells the observer,
@@ -19,16 +21,14 @@ type sink struct {
 	think     thinker
 	text      strings.Builder
 	reasoning strings.Builder
-	seen      streamed
-	hasText   bool
-	first     time.Duration
-	last      time.Duration
-	finish    Finish
-	word      string // the finish reason in the backend's own words
-	toolCall  bool
-	refusal   bool
-	id        string
-	usage     report
+	// answer is what is known of it so far; verdict adds the texts and the
+	// usage.
+	answer   Answer
+	seen     streamed
+	word     string // the finish reason in the backend's own words
+	toolCall bool
+	refusal  bool
+	usage    report
 	// any is set once anything of the protocol was seen.
 	any bool
 	// unbilled is set when the backend cannot have done any work.
@@ -37,7 +37,7 @@ type sink struct {
 
 func newSink(c *Client, r *Request, obs Observer, w *watch) *sink {
 	return &sink{c: c, req: r, obs: obs, watch: w, start: time.Now(), seen: streamed{
-		inputTokens: EstimateTokens(r.System) + EstimateTokens(r.Text),
+		inputTokens: r.InputTokens(),
 		inputBytes:  int64(len(r.System) + len(r.Text)),
 		limit:       int64(r.MaxOutputTokens),
 	}}
@@ -60,21 +60,20 @@ func (s *sink) addAnswer(piece string) error {
 	if piece == "" {
 		return nil
 	}
-	if s.text.Len()+len(piece) > s.c.cfg.MaxAnswerBytes {
+	if s.text.Len()+len(piece) > s.c.cfg.maxAnswerBytes {
 		return &Error{Reason: ReasonTooLarge, Detail: "the answer is over its bound"}
 	}
 	s.text.WriteString(piece)
 	s.seen.pieces++
 	s.seen.bytes += int64(len(piece))
-	s.last = time.Since(s.start)
-	if !s.hasText && strings.TrimSpace(piece) != "" {
-		s.hasText = true
-		s.first = s.last
+	s.answer.LastByte = time.Since(s.start)
+	if !s.answer.HasText && strings.TrimSpace(piece) != "" {
+		s.answer.HasText, s.answer.FirstByte = true, s.answer.LastByte
 		if s.obs.FirstByte != nil {
-			s.obs.FirstByte(s.first)
+			s.obs.FirstByte(s.answer.FirstByte)
 		}
 	}
-	if s.hasText {
+	if s.answer.HasText {
 		s.alive()
 	}
 	if s.obs.Text != nil {
@@ -95,13 +94,13 @@ func (s *sink) addReasoning(piece string) {
 	if room := maxReasoningBytes - s.reasoning.Len(); room > 0 {
 		s.reasoning.WriteString(piece[:min(len(piece), room)])
 	}
-	if s.hasText {
+	if s.answer.HasText {
 		s.alive()
 	}
 }
 
 func (s *sink) alive() {
-	if s.finish == FinishNone {
+	if s.answer.Finish == FinishNone {
 		s.watch.within(s.c.cfg.Stall, errStall)
 	}
 }
@@ -113,16 +112,16 @@ func (s *sink) end(word string) {
 		return
 	}
 	s.any = true
-	if s.finish != FinishNone {
+	if s.answer.Finish != FinishNone {
 		// The first word stands. It must not start the tail again either: a
 		// server may repeat the word with every later chunk.
 		return
 	}
 	s.flush()
-	s.finish, s.word = finishOf(word), word
-	s.last = time.Since(s.start)
+	s.answer.Finish, s.word = finishOf(word), word
+	s.answer.LastByte = time.Since(s.start)
 	s.seen.ended = true
-	s.watch.within(s.c.cfg.Tail, errTail)
+	s.watch.within(Tail, errTail)
 }
 
 // flush takes what was held back, now that nothing more will say what it is.
@@ -157,19 +156,11 @@ func finishOf(word string) Finish {
 // ended if it is not whole.
 func (s *sink) verdict(ctx context.Context, status int, readErr error) (Answer, error) {
 	s.flush()
-	a := Answer{
-		Text:       s.text.String(),
-		Reasoning:  strings.ToValidUTF8(s.reasoning.String(), ""),
-		Finish:     s.finish,
-		FirstByte:  s.first,
-		LastByte:   s.last,
-		HasText:    s.hasText,
-		ResponseID: s.id,
-	}
+	a := s.answer
+	a.Text, a.Reasoning = s.text.String(), strings.ToValidUTF8(s.reasoning.String(), "")
+	a.Usage = s.usage.settle(s.seen)
 	if s.unbilled {
-		a.Usage = Usage{How: UsageNone}
-	} else {
-		a.Usage = s.usage.settle(s.seen)
+		a.Usage = Unbilled()
 	}
 	e := s.fault(ctx, readErr, a.Usage)
 	if e == nil {
@@ -192,23 +183,23 @@ func (s *sink) verdict(ctx context.Context, status int, readErr error) (Answer, 
 func (s *sink) fault(ctx context.Context, readErr error, u Usage) *Error {
 	// Once the backend has said how the answer ended, nothing that happens to
 	// the connection can change it.
-	if s.finish == FinishNone {
+	if s.answer.Finish == FinishNone {
 		return s.unfinished(ctx, readErr)
 	}
 	switch {
-	case s.refusal || s.finish == FinishFilter:
+	case s.refusal || s.answer.Finish == FinishFilter:
 		return &Error{Reason: ReasonRefused, Detail: "finish reason " + s.word}
-	case s.finish == FinishTool || (s.toolCall && !s.hasText):
+	case s.answer.Finish == FinishTool || (s.toolCall && !s.answer.HasText):
 		return &Error{Reason: ReasonToolCall}
-	case s.finish == FinishError:
+	case s.answer.Finish == FinishError:
 		return &Error{Reason: ReasonUpstreamError, Detail: "finish reason " + s.word}
-	case s.finish == FinishAborted:
+	case s.answer.Finish == FinishAborted:
 		return &Error{Reason: ReasonTruncated, Detail: "finish reason " + s.word}
-	case s.finish == FinishOther:
+	case s.answer.Finish == FinishOther:
 		return &Error{Reason: ReasonBadAnswer, Detail: "unknown finish reason " + s.word}
-	case !s.hasText:
+	case !s.answer.HasText:
 		return &Error{Reason: ReasonEmpty}
-	case s.finish == FinishLength && !s.ownLimit(u):
+	case s.answer.Finish == FinishLength && !s.ownLimit(u):
 		return &Error{Reason: ReasonTruncated, Detail: "ended before the output limit asked for"}
 	}
 	return nil
@@ -218,7 +209,7 @@ func (s *sink) fault(ctx context.Context, readErr error, u Usage) *Error {
 // for. Servers differ by one on whether the end token counts.
 func (s *sink) ownLimit(u Usage) bool {
 	limit := int64(s.req.MaxOutputTokens)
-	return limit > 0 && (u.How != UsageReported || u.OutputTokens >= limit-1)
+	return limit > 0 && (u.Known != broker.KnownReported || u.OutputTokens >= limit-1)
 }
 
 // unfinished is the fault of an answer whose end the backend never announced.
@@ -242,7 +233,7 @@ func (s *sink) unfinished(ctx context.Context, readErr error) *Error {
 	switch {
 	case known != nil:
 		return known
-	case readErr != nil && !s.hasText:
+	case readErr != nil && !s.answer.HasText:
 		return &Error{Reason: ReasonReset, Detail: readErr.Error()}
 	case readErr != nil:
 		return &Error{Reason: ReasonTruncated, Detail: readErr.Error()}

@@ -23,8 +23,6 @@ type lineReader struct {
 	room int
 }
 
-func newLineReader(r io.Reader) *lineReader { return &lineReader{r: bufio.NewReader(r)} }
-
 // line returns the next line without its end. It is valid until the next call.
 // A last line that no line end follows is returned too.
 func (l *lineReader) line() ([]byte, error) {
@@ -85,8 +83,15 @@ type eventReader struct {
 	data  []byte
 }
 
-func newEventReader(r io.Reader, max int) *eventReader {
-	return &eventReader{lines: newLineReader(r), max: max}
+// nextLine is next where each line that is not blank is an event of its own.
+func (e *eventReader) nextLine() (name string, data []byte, err error) {
+	for {
+		e.lines.room = e.max
+		line, err := e.lines.line()
+		if line = bytes.TrimSpace(line); err != nil || len(line) > 0 {
+			return "", line, err
+		}
+	}
 }
 
 // next returns the next event that has data. The data is valid until the next

@@ -1,20 +1,77 @@
 package backend
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
+	"mime"
+	"net/http"
+	"strings"
 )
 
-// readEvents takes a stream of server-sent events until its terminator, its
-// end, or an event that ends the answer badly.
-func (c *Client) readEvents(s *sink, in *meter) error {
-	events := newEventReader(in, c.cfg.MaxEventBytes)
+// read takes a 200.
+func (c *Client) read(s *sink, h http.Header, in *meter) error {
+	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	switch {
+	case kind == "text/event-stream" && !c.wire.lines, c.wire.lines && (kind == "application/x-ndjson" || kind == ""):
+		return c.readStream(s, bufio.NewReader(in), in)
+	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
+		return c.readWhole(s, in)
+	case kind == "" || kind == "text/plain" || kind == "application/octet-stream":
+		// Not said, or not meant: look.
+		return c.readUnnamed(s, in)
+	}
+	return &Error{Reason: ReasonBadAnswer, Detail: "unexpected content type " + kind}
+}
+
+// readWhole takes an answer sent in one piece.
+func (c *Client) readWhole(s *sink, in io.Reader) error {
+	limit := int64(c.cfg.maxAnswerBytes)*2 + maxReasoningBytes
+	body, err := io.ReadAll(&meter{r: in, left: limit + 1})
+	if err != nil {
+		return err
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil // verdict calls it empty
+	}
+	return c.wire.whole(s, body)
+}
+
+// readUnnamed takes a body whose kind the headers do not tell.
+func (c *Client) readUnnamed(s *sink, in *meter) error {
+	r := bufio.NewReader(in)
+	for {
+		first, err := r.ReadByte()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case strings.IndexByte(" \t\r\n", first) >= 0:
+			continue
+		}
+		_ = r.UnreadByte()
+		if first == '{' || first == '[' {
+			return c.readWhole(s, r)
+		}
+		return c.readStream(s, r, in)
+	}
+}
+
+// readStream takes events or lines from r until the terminator, the end, or one
+// that ends the answer badly. in is what r reads from.
+func (c *Client) readStream(s *sink, r *bufio.Reader, in *meter) error {
+	events := &eventReader{lines: &lineReader{r: r}, max: c.cfg.maxEventBytes}
+	next := events.next
+	if c.wire.lines {
+		next = events.nextLine
+	}
 	for seen := false; ; seen = true {
-		name, data, err := events.next()
+		name, data, err := next()
 		if errors.Is(err, io.EOF) {
-			if seen || onlyComments(in.head) {
+			if seen || c.wire.lines || onlyComments(in.head) {
 				return nil
 			}
 			return c.notEvents(s, in.head)
@@ -27,7 +84,10 @@ func (c *Client) readEvents(s *sink, in *meter) error {
 			return err
 		}
 		if done {
-			c.drain(s, in)
+			// The answer is complete. A moment is waited for the end of the
+			// body, so that the connection can be used again.
+			s.watch.within(drainGrace, errTail)
+			_, _ = io.CopyN(io.Discard, in, 4<<10)
 			return nil
 		}
 	}
@@ -39,7 +99,7 @@ func (c *Client) notEvents(s *sink, head []byte) error {
 	if json.Valid(bytes.TrimSpace(head)) {
 		return c.wire.whole(s, head)
 	}
-	return &Error{Reason: ReasonBadAnswer, Detail: "not a stream of events"}
+	return notOfProtocol("not a stream of events")
 }
 
 // onlyComments reports whether a body without events was at least an event
@@ -52,38 +112,4 @@ func onlyComments(head []byte) bool {
 		}
 	}
 	return true
-}
-
-// readLines takes a stream of JSON values, one a line.
-func (c *Client) readLines(s *sink, in *meter) error {
-	lines := newLineReader(in)
-	for {
-		lines.room = c.cfg.MaxEventBytes
-		line, err := lines.line()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 {
-			continue
-		}
-		done, err := c.wire.event(s, "", line)
-		if err != nil {
-			return err
-		}
-		if done {
-			c.drain(s, in)
-			return nil
-		}
-	}
-}
-
-// drain waits a moment for the end of the body, so that the connection can be
-// used again. The answer is complete by now.
-func (c *Client) drain(s *sink, in io.Reader) {
-	s.watch.within(drainGrace, errTail)
-	_, _ = io.CopyN(io.Discard, in, 4<<10)
 }

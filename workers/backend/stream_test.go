@@ -27,7 +27,7 @@ func TestMillionLines(t *testing.T) {
 	for _, d := range dialects {
 		for name, line := range map[string]string{"comments": d.comment, "blank lines": "\n", "reasoning": d.reasoning("hm")} {
 			t.Run(string(d.protocol)+" "+name, func(t *testing.T) {
-				c, err := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", MaxStreamBytes: 1 << 20,
+				c, err := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", maxStreamBytes: 1 << 20,
 					Transport: canned{d.contentType, func() io.Reader { return &repeat{s: strings.Repeat(line, 100)} }}})
 				if err != nil {
 					t.Fatal(err)
@@ -60,7 +60,7 @@ func BenchmarkHostileEvent(b *testing.B) {
 			"256 B reads": func(r io.Reader) io.Reader { return &chunks{r, 256} },
 		} {
 			b.Run(name+"/"+how, func(b *testing.B) {
-				c, err := New(Config{Name: "b", BaseURL: "http://h", Model: "m", MaxEventBytes: size * 2,
+				c, err := New(Config{Name: "b", BaseURL: "http://h", Model: "m", maxEventBytes: size * 2,
 					Transport: canned{openAIDialect.contentType, func() io.Reader { return reader(&chunks{strings.NewReader(body), 4096}) }}})
 				if err != nil {
 					b.Fatal(err)

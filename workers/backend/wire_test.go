@@ -13,10 +13,22 @@ import (
 
 	"go.uber.org/goleak"
 
+	"leeway/broker"
 	"leeway/rehearsal/pipenet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// notBilled stands in tables for usage that is known to be nothing.
+const notBilled broker.Known = "not billed"
+
+// howKnown is how usage is known, in the words of the tables.
+func howKnown(u Usage) broker.Known {
+	if u.Unbilled {
+		return notBilled
+	}
+	return u.Known
+}
 
 // dialect writes the events of one protocol, so that a fault is written once
 // and played over all of them.

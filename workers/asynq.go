@@ -3,6 +3,9 @@ package workers
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,3 +57,25 @@ func pausedAfter(cmd *redis.Cmd) *redis.Cmd {
 	}
 	return cmd
 }
+
+// asynqLog passes asynq's log on, as warnings at most and not more than one a
+// second: with Redis away asynq complains at every poll, and what matters of it
+// shows as warnings of ours.
+type asynqLog struct {
+	log  *slog.Logger
+	last *atomic.Int64 // Unix seconds of the last warning
+}
+
+func (l asynqLog) warn(args ...any) {
+	now := time.Now().Unix() //nolint:forbidigo // how often to log, in this process
+	if l.last.Swap(now) != now {
+		l.log.Warn("asynq", "message", fmt.Sprint(args...))
+	}
+}
+
+// Debug implements asynq.Logger, as do the others.
+func (l asynqLog) Debug(args ...any) { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Info(args ...any)  { l.log.Debug("asynq", "message", fmt.Sprint(args...)) }
+func (l asynqLog) Warn(args ...any)  { l.warn(args...) }
+func (l asynqLog) Error(args ...any) { l.warn(args...) }
+func (l asynqLog) Fatal(args ...any) { l.warn(args...) }

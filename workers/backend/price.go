@@ -1,0 +1,71 @@
+package backend
+
+import (
+	"math"
+	"math/big"
+)
+
+// Price is what a backend charges, in micro-units of a currency. Without any
+// amount the backend is free.
+type Price struct {
+	// Currency is what the micro-units are of; Version names the price.
+	Currency, Version string
+	// For a million input tokens, for a million of them that were cached (0:
+	// as the others), for a million output tokens, and for each call.
+	InputMicroPerMTok, CachedMicroPerMTok, OutputMicroPerMTok, CallMicro int64
+}
+
+// Free reports whether the backend charges nothing.
+func (p Price) Free() bool {
+	return p.InputMicroPerMTok == 0 && p.CachedMicroPerMTok == 0 && p.OutputMicroPerMTok == 0 && p.CallMicro == 0
+}
+
+// CostMicro is what u costs: the cost the backend reported, else what this
+// price makes of it.
+func (p Price) CostMicro(u Usage) int64 {
+	if u.ReportedCostMicro != nil {
+		return max(0, *u.ReportedCostMicro)
+	}
+	return p.ListCostMicro(u)
+}
+
+// ListCostMicro is what this price makes of the tokens of u, rounded up, and
+// nothing if they are unbilled. It saturates and is never negative.
+func (p Price) ListCostMicro(u Usage) int64 {
+	if u.Unbilled {
+		return 0
+	}
+	cached := min(max(0, u.CachedTokens), max(0, u.InputTokens))
+	cachedPrice := p.CachedMicroPerMTok
+	if cachedPrice == 0 {
+		cachedPrice = p.InputMicroPerMTok
+	}
+	sum := new(big.Int)
+	for _, t := range [...]struct{ tokens, price int64 }{
+		{u.InputTokens - cached, p.InputMicroPerMTok},
+		{cached, cachedPrice},
+		{u.OutputTokens, p.OutputMicroPerMTok},
+	} {
+		cost := big.NewInt(max(0, t.tokens))
+		sum.Add(sum, cost.Mul(cost, big.NewInt(max(0, t.price))))
+	}
+	total := ceilQuo(sum, big.NewInt(million))
+	total.Add(total, big.NewInt(max(0, p.CallMicro)))
+	if !total.IsInt64() {
+		return math.MaxInt64
+	}
+	return total.Int64()
+}
+
+// LargestCostMicro is the most that a call can be expected to cost: all its
+// input and the whole output limit. Without a limit the answer is taken to be as
+// long as the input.
+func (p Price) LargestCostMicro(inputTokens int64, maxOutputTokens int) int64 {
+	out := int64(maxOutputTokens)
+	if out <= 0 {
+		out = inputTokens
+	}
+	var u Usage
+	u.InputTokens, u.OutputTokens = inputTokens, out
+	return p.CostMicro(u)
+}

@@ -1,0 +1,213 @@
+package workers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/faultpoint"
+	"leeway/broker/joblog"
+	"leeway/broker/redisstore"
+	"leeway/workers/attempt"
+	"leeway/workers/backend"
+)
+
+// openRow writes the spend row of a call before it is made.
+func (r *jobRun) openRow(ctx context.Context, call attempt.Call) error {
+	r.open = r.newRow(&call)
+	err := r.Store.OpenSpend(ctx, r.claim, &r.open, r.open.Priced, call.InputTokens, int64(r.claim.MaxOutputTokens))
+	faultpoint.Reach(faultpoint.Booked)
+	if err != nil {
+		none := attempt.Attempt{Call: call, NotCalled: true, Usage: backend.Unbilled()}
+		r.unwritten = append(r.unwritten, r.settledRow(&none))
+	}
+	return err
+}
+
+func (r *jobRun) newRow(call *attempt.Call) broker.SpendRow {
+	c := r.claim
+	return broker.SpendRow{
+		JobID: c.ID, Attempt: call.Number, Path: c.Path, Class: c.Class, Producer: c.Producer,
+		Backend: call.Backend, Model: call.Model, Currency: call.Price.Currency, PriceVersion: call.Price.Version,
+		Priced: !call.Price.Free(), MaxCostMicro: call.LargestCostMicro,
+	}
+}
+
+// settledRow is the open row, settled by how its attempt ended.
+func (r *jobRun) settledRow(a *attempt.Attempt) redisstore.Settlement {
+	row := r.open
+	cost := a.CostMicro()
+	row.Usage, row.Clamped, row.Result = a.Usage.Usage, a.Usage.Clamped, result(a)
+	row.CostMicro, row.ReportedCostMicro = cost, a.Usage.ReportedCostMicro
+	if row.ReportedCostMicro != nil {
+		row.ListCostMicro = new(a.Price.ListCostMicro(a.Usage))
+	}
+	if row.Known == broker.KnownUnknown {
+		// What was seen is a lower bound. It stays charged at its largest.
+		row.OutputTokens = max(row.OutputTokens, int64(r.claim.MaxOutputTokens))
+		row.CostMicro = max(row.CostMicro, row.MaxCostMicro)
+	}
+	if row.CostDiffers() {
+		r.Log.Error("a backend reported another cost than its price makes", "backend", row.Backend, "job_id", row.JobID,
+			"reported_micro", *row.ReportedCostMicro, "list_micro", *row.ListCostMicro, "price_version", row.PriceVersion)
+	}
+	if a.Price.Free() && cost > 0 {
+		r.Log.Error("a backend without a price reported a cost", "backend", row.Backend, "job_id", row.JobID, "cost_micro", cost)
+	}
+	return redisstore.Settlement{SpendRow: row, Priced: row.Priced || cost > 0}
+}
+
+// Results of an attempt that has no reason to name.
+const (
+	resultWhole     = "whole"
+	resultNotCalled = "not_called" // booked, and then not made: its time had run out
+)
+
+// result is how an attempt ended, for the ledger and the log.
+func result(a *attempt.Attempt) string {
+	switch {
+	case a.NotCalled:
+		return resultNotCalled
+	case a.Reason == "":
+		return resultWhole
+	}
+	return string(a.Reason)
+}
+
+// causes of a miss by the outcome; a late answer has several.
+var causes = map[broker.Outcome]broker.Cause{
+	broker.OutcomeExpired:   broker.CauseExpiredInQueue,
+	broker.OutcomeEmpty:     broker.CauseEmpty,
+	broker.OutcomeTruncated: broker.CauseTruncated,
+	broker.OutcomeFailed:    broker.CauseFailed,
+}
+
+// conclude is the job's end, by what the attempts came to. cancelled is set when
+// its producer took it back.
+func (r *jobRun) conclude(res *attempt.Result, cancelled bool) *broker.Finish {
+	f := &broker.Finish{Outcome: res.Outcome, Reason: string(res.Reason), Backend: res.Backend, FirstByteMS: -1}
+	if res.HasText {
+		f.FirstByteMS = res.FirstByteAt.Milliseconds()
+	}
+	if n := len(res.Attempts); n > 0 {
+		first, last := &res.Attempts[0], &res.Attempts[n-1]
+		f.FirstRoute, f.FirstOutcome = first.Backend, result(first)
+		if n > 1 {
+			f.FallbackOutcome = result(last)
+		}
+		f.FinishReason = string(res.Finish)
+		if last.Usage.Known != broker.KnownUnknown {
+			f.Usage = &last.Usage.Usage
+		}
+	}
+	if f.Outcome == broker.OutcomeCancelled && !cancelled {
+		f.Outcome = broker.OutcomeFailed
+	}
+	f.Cause = causes[f.Outcome]
+	switch f.Outcome {
+	case broker.OutcomeUsable:
+		f.Answer, f.Reason = res.Text, ""
+	case broker.OutcomeLate:
+		f.Cause = lateCause(r.claim, res)
+	default:
+	}
+	return f
+}
+
+// lateCause says by what a late answer was late.
+func lateCause(c *broker.Claim, r *attempt.Result) broker.Cause {
+	dueMS := c.SlackMS() // the first byte was due that long after the claim
+	switch {
+	case r.Reason == backend.ReasonDeadline || r.Reason == backend.ReasonFirstByte || !r.HasText:
+		return broker.CauseCutAtDeadline
+	case r.FirstByteAt.Milliseconds() > dueMS:
+		return broker.CauseLateFirstByte
+	}
+	return broker.CauseLateFinish
+}
+
+// How long a worker goes on trying to book what it did while Redis is away.
+const (
+	bookFor      = 2 * time.Minute
+	bookPause    = 100 * time.Millisecond
+	bookPauseMax = 250 * time.Millisecond
+)
+
+// book repeats a write until it was made or refused. What a job did must not
+// be lost because Redis paused at the wrong moment.
+func (p *Pool) book(what, id string, write func(ctx context.Context) error) error {
+	pause := bookPause
+	start := time.Now()
+	for {
+		err := write(context.Background())
+		if err == nil || errors.Is(err, broker.ErrFenced) {
+			return err
+		}
+		if time.Since(start) > bookFor {
+			p.Log.Error("not booked: the reconciler will close it", "what", what, "job_id", id, "error", err)
+			return err
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, bookPauseMax)
+	}
+}
+
+// finish books the job's end and its attempts.
+func (r *jobRun) finish(f *broker.Finish) {
+	err := r.book("outcome", r.claim.ID, func(ctx context.Context) error {
+		_, err := r.Store.Finish(ctx, r.claim, f, r.settled...)
+		return err
+	})
+	faultpoint.Reach(faultpoint.Finished)
+	if errors.Is(err, broker.ErrFenced) {
+		r.Log.Warn("outcome discarded: the job had another end", "job_id", r.claim.ID, "outcome", string(f.Outcome))
+	}
+	if err == nil {
+		r.logEnd(r.claim.ID)
+	}
+}
+
+// settle books the attempts of a job that is no longer this worker's.
+func (r *jobRun) settle() {
+	if len(r.settled) > 0 {
+		_ = r.book("spend", r.claim.ID, func(ctx context.Context) error { return r.Store.Settle(ctx, r.settled...) })
+	}
+}
+
+// handBack gives the job back with what its attempts cost, and a ticket for it.
+// One that its producer took back meanwhile ends here, and gets its line.
+func (r *jobRun) handBack() {
+	c := r.claim
+	var ended bool
+	err := r.book("hand-back", c.ID, func(ctx context.Context) (err error) {
+		ended, err = r.Store.Handback(ctx, c, append(r.settled, r.unwritten...)...)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	if ended {
+		r.logEnd(c.ID)
+		return
+	}
+	if err := r.consumerOf(c).shard.Tickets.Put(context.Background(), c.Path, 1); err != nil {
+		r.Log.Warn("ticket not written", "job_id", c.ID, "path", c.Path.String(), "error", err)
+	}
+}
+
+// logEnd writes the line of a job that has ended.
+func (p *Pool) logEnd(id string) {
+	var view *broker.View
+	err := p.book("log line", id, func(ctx context.Context) (err error) {
+		if view, err = p.Store.Get(ctx, id); errors.Is(err, broker.ErrUnavailable) {
+			return err
+		}
+		return nil
+	})
+	if err != nil || view == nil {
+		p.Log.Warn("ended job not readable for the log", "job_id", id)
+		return
+	}
+	joblog.Ended(context.Background(), p.Log, view)
+}
