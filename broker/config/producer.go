@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"leeway/broker"
@@ -58,27 +57,20 @@ func (c *Config) MayUse(producer, class string) bool {
 
 // TextLimit is the longest text that a producer may submit, in bytes.
 func (c *Config) TextLimit(producer string) int64 {
-	return smaller(c.Limits.TextBytes, c.Producers[producer].TextBytes)
+	all := c.Limits.TextBytes
+	return min(all, cmp.Or(c.Producers[producer].TextBytes, all))
 }
 
 // LineBytes is how long one submission of a producer may be as it is sent.
 func (c *Config) LineBytes(producer string) int64 {
-	l := c.Limits
-	l.TextBytes = c.TextLimit(producer)
+	l := Limits{TextBytes: c.TextLimit(producer)}
 	return l.LineBytes()
 }
 
 // LinesLimit is how many lines a producer's batch may have.
 func (c *Config) LinesLimit(producer string) int {
-	return smaller(c.Limits.BatchLines, c.Producers[producer].BatchLines)
-}
-
-// smaller is a, or own where that is set and smaller.
-func smaller[T int | int64](a, own T) T {
-	if own > 0 && own < a {
-		return own
-	}
-	return a
+	all := c.Limits.BatchLines
+	return min(all, cmp.Or(c.Producers[producer].BatchLines, all))
 }
 
 // Budget is a cap as the gate takes it.
@@ -101,17 +93,21 @@ func (c *Config) Budgeted() bool { return c.budgetField() != "" }
 
 // budgetField is the path of the first budget in the file; empty without one.
 func (c *Config) budgetField() string {
-	for _, n := range slices.Sorted(maps.Keys(c.Producers)) {
-		if c.Producers[n].BudgetMicroPerDay != nil {
-			return "producers." + n + ".budget_micro_per_day"
+	var set []string
+	for n, p := range c.Producers {
+		if p.BudgetMicroPerDay != nil {
+			set = append(set, "producers."+n)
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(c.Classes)) {
-		if c.Classes[n].BudgetMicroPerDay != nil {
-			return "classes." + n + ".budget_micro_per_day"
+	for n, cl := range c.Classes {
+		if cl.BudgetMicroPerDay != nil {
+			set = append(set, "classes."+n)
 		}
 	}
-	return ""
+	if len(set) == 0 {
+		return ""
+	}
+	return slices.Min(set) + ".budget_micro_per_day"
 }
 
 // Currency is that of the backends that cost something; USD without any.

@@ -31,45 +31,33 @@ func (c *Config) WorkerShards() []int {
 // told by its key alone. Where a class has a budget, or anybody may give any
 // producer's name, all that is counted has one home.
 func (c *Config) Home(producer, class string) (name string, ok bool) {
-	limited := c.limited(producer)
+	ok = c.limited(producer)
 	batch := class == ""
-	if c.classBudgeted() {
-		if limited {
-			return "", true
+	classBudgeted := false
+	for n, cl := range c.Classes {
+		if cl.BudgetMicroPerDay != nil {
+			classBudgeted = true
+			ok = ok || n == class || batch && c.MayUse(producer, n)
 		}
-		for n, cl := range c.Classes {
-			if cl.BudgetMicroPerDay != nil && (n == class || batch && c.MayUse(producer, n)) {
-				return "", true
-			}
-		}
-		return "", false
 	}
-	if len(c.Access.Producers) > 0 {
-		return producer, limited
+	switch {
+	case classBudgeted:
+		return "", ok
+	case len(c.Access.Producers) > 0:
+		return producer, ok
 	}
 	if batch {
 		for n := range c.Producers {
-			if c.limited(n) {
-				return "", true
-			}
+			ok = ok || c.limited(n)
 		}
 	}
-	return "", limited
+	return "", ok
 }
 
 // limited reports whether something is counted of a producer's jobs.
 func (c *Config) limited(producer string) bool {
 	q := c.Quota(producer)
 	return q.Limited() || c.Producers[producer].BudgetMicroPerDay != nil
-}
-
-func (c *Config) classBudgeted() bool {
-	for _, cl := range c.Classes {
-		if cl.BudgetMicroPerDay != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *Config) checkShards() error {

@@ -1,20 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"leeway/broker/client"
 	"leeway/broker/wire"
 )
 
@@ -26,30 +25,6 @@ type batchesCmd struct {
 	Cancel  batchesCancelCmd  `cmd:"" help:"Take it back: no more lines, waiting jobs cancelled, running ones cut."`
 }
 
-// listFlags are those of the lists of batches and jobs.
-type listFlags struct {
-	Producer string `help:"Only this producer's; with a producer's key they are its own anyway."`
-	Limit    int    `default:"50" help:"How many; 1..200."`
-	JSON     bool   `help:"As the API gives it."`
-}
-
-func (f *listFlags) query() url.Values {
-	q := url.Values{"limit": {strconv.Itoa(f.Limit)}}
-	if f.Producer != "" {
-		q.Set("producer", f.Producer)
-	}
-	return q
-}
-
-// instant is a time on the broker's clock for people to read.
-func instant(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC3339) }
-
-func printJSON(out io.Writer, v any) error {
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
-
 type batchesListCmd struct {
 	apiFlags
 	listFlags
@@ -57,7 +32,7 @@ type batchesListCmd struct {
 
 // Run lists batches, newest first.
 func (c *batchesListCmd) Run(ctx context.Context, out io.Writer) error {
-	l, err := c.client().Batches(ctx, c.query())
+	l, err := c.client().Batches(ctx, c.query(nil))
 	if err != nil {
 		return err
 	}
@@ -68,12 +43,10 @@ func (c *batchesListCmd) Run(ctx context.Context, out io.Writer) error {
 		fmt.Fprintln(out, "no batches: `leeway submit` makes one")
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "BATCH\tCREATED\tPRODUCER\tSTATUS\tLINES\tADMITTED\tREFUSED\tINVALID\tPENDING")
-	for _, b := range l.Batches {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\n", b.BatchID, instant(b.CreatedAtMS), b.Producer, b.Status, b.Lines, b.Admitted, b.Refused, b.Invalid, b.Pending)
-	}
-	return w.Flush()
+	header := cells{"BATCH", "CREATED", "PRODUCER", "STATUS", "LINES", "ADMITTED", "REFUSED", "INVALID", "PENDING"}
+	return printTable(out, l.Batches, header, func(b *wire.Batch) cells {
+		return cells{b.BatchID, instant(b.CreatedAtMS), b.Producer, b.Status, b.Lines, b.Admitted, b.Refused, b.Invalid, b.Pending}
+	})
 }
 
 type batchesShowCmd struct {
@@ -153,38 +126,29 @@ type batchesLinesCmd struct {
 
 // Run prints the lines in their order.
 func (c *batchesLinesCmd) Run(ctx context.Context, out io.Writer) error {
-	q := url.Values{}
-	if c.Verdict != "" {
-		q.Set("verdict", c.Verdict)
-	}
-	if c.Outcome != "" {
-		q.Set("outcome", c.Outcome)
-	}
+	q := query(map[string]string{"verdict": c.Verdict, "outcome": c.Outcome})
 	return c.client().BatchLines(ctx, c.ID, q, func(l *wire.LineView) error {
 		if c.JSON {
 			return printJSON(out, l)
 		}
-		var what string
-		name := l.CustomID
-		if name == "" {
-			name = "line " + strconv.Itoa(l.Line)
-		}
-		switch {
-		case l.Error != nil:
-			what = l.Error.Error()
-			if l.RetryAfterMS > 0 {
-				what += fmt.Sprintf(" (again after %d ms)", l.RetryAfterMS)
-			}
-		case l.Job == nil:
-			what = fmt.Sprintf("%s, %s: its record has lapsed", l.Path, l.JobID)
-		case l.Job.Outcome != "":
-			what = fmt.Sprintf("%s, %s: %s", l.Path, l.JobID, l.Job.Outcome)
-		default:
-			what = fmt.Sprintf("%s, %s: %s", l.Path, l.JobID, l.Job.State)
-		}
-		_, err := fmt.Fprintf(out, "%s: %s\n", name, what)
+		_, err := fmt.Fprintf(out, "%s: %s\n", cmp.Or(l.CustomID, "line "+strconv.Itoa(l.Line)), lineState(l))
 		return err
 	})
+}
+
+// lineState is what became of a line so far.
+func lineState(l *wire.LineView) string {
+	if l.Error != nil {
+		if l.RetryAfterMS > 0 {
+			return fmt.Sprintf("%v (again after %d ms)", l.Error, l.RetryAfterMS)
+		}
+		return l.Error.Error()
+	}
+	state := "its record has lapsed"
+	if l.Job != nil {
+		state = cmp.Or(string(l.Job.Outcome), string(l.Job.State))
+	}
+	return fmt.Sprintf("%s, %s: %s", l.Path, l.JobID, state)
 }
 
 type batchesResultsCmd struct {
@@ -201,35 +165,21 @@ func (c *batchesResultsCmd) Run(ctx context.Context, out io.Writer) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, res.close()) }()
-	n, cursor, wait := 0, int64(0), time.Duration(0)
+	n, wait := 0, time.Duration(0)
 	if c.Follow {
 		wait = resultsWait
 	}
+	f := follower{api: c.client(), id: c.ID}
 	for {
-		before := cursor
-		err := c.client().BatchResults(ctx, c.ID, cursor, wait, func(r *wire.ResultLine) error {
-			cursor = r.NextCursor
-			name := r.CustomID
-			if name == "" {
-				name = "line-" + strconv.Itoa(r.Line)
-			}
+		b, quiet, err := f.next(ctx, wait, func(r *wire.ResultLine) error {
 			n++
-			return res.add(&result{Name: name, Job: r.Job})
+			return res.add(&result{Name: cmp.Or(r.CustomID, "line-"+strconv.Itoa(r.Line)), Job: r.Job})
 		})
 		if err != nil {
 			return err
 		}
-		if !c.Follow {
+		if !c.Follow || quiet && isDone(b) {
 			break
-		}
-		if cursor == before { // nothing came: is there anything to come?
-			b, err := c.client().Batch(ctx, c.ID, 0)
-			if err != nil {
-				return err
-			}
-			if isDone(b) {
-				break
-			}
 		}
 	}
 	if c.Out != "-" {
@@ -238,6 +188,34 @@ func (c *batchesResultsCmd) Run(ctx context.Context, out io.Writer) (err error) 
 		fmt.Fprintf(os.Stderr, "nothing has ended yet: --follow waits\n")
 	}
 	return nil
+}
+
+// follower reads the answers of a batch as its jobs end.
+type follower struct {
+	api    *client.Client
+	id     string
+	cursor int64 // behind the last answer told
+}
+
+// next tells the answers that have come since, and waits up to wait for the
+// first. It is quiet when there are none, and then returns how far the batch is.
+func (f *follower) next(ctx context.Context, wait time.Duration, tell func(*wire.ResultLine) error) (b *wire.Batch, quiet bool, err error) {
+	before := f.cursor
+	err = f.api.BatchResults(ctx, f.id, f.cursor, wait, func(r *wire.ResultLine) error {
+		f.cursor = r.NextCursor
+		return tell(r)
+	})
+	if err != nil || f.cursor > before {
+		return nil, false, err
+	}
+	if b, err = f.api.Batch(ctx, f.id, 0); err != nil {
+		return nil, false, err
+	}
+	var ended int64
+	for _, o := range b.Outcomes {
+		ended += o
+	}
+	return b, ended <= f.cursor, nil // else one has ended since
 }
 
 type batchesCancelCmd struct {

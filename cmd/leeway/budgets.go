@@ -20,12 +20,12 @@ func (c *budgetsCmd) Run(ctx context.Context, out io.Writer) error {
 		_, err := fmt.Fprintln(out, "no budgets: set budget_micro_per_day under producers or classes")
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "%s (UTC), the next day begins in %v; micro-units of %s\n",
+	fmt.Fprintf(out, "%s (UTC), the next day begins in %v; micro-units of %s\n",
 		a.Day, (time.Duration(a.ResetsAtMS-a.NowMS) * time.Millisecond).Round(time.Second), a.Currency)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	_, _ = fmt.Fprintln(w, "SCOPE\tNAME\tBUDGET\tSPENT\tRESERVED\tLEFT\t")
+	fmt.Fprintln(w, "SCOPE\tNAME\tBUDGET\tSPENT\tRESERVED\tLEFT\t")
 	for _, b := range a.Budgets {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t\n", b.Scope, b.Name, b.BudgetMicroPerDay, b.SpentMicro, b.ReservedMicro, b.LeftMicro)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t\n", b.Scope, b.Name, b.BudgetMicroPerDay, b.SpentMicro, b.ReservedMicro, b.LeftMicro)
 	}
 	return w.Flush()
 }

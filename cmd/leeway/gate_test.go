@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,39 +14,67 @@ const articleSnapshot = `{"paid_inflight": 2, "paid_limit": 2, "free_queue_age_m
 
 const articleLine = `{"decision": "reject_no_slack", "slack_ms": 9000, "free_need_ms": 12000}` + "\n"
 
-func TestGateCommand(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "snapshot.json")
-	if err := os.WriteFile(file, []byte(articleSnapshot+`, "now_ms": 1700000004000}`), 0o600); err != nil {
+// stdin makes a text the standard input of the test.
+func stdin(t *testing.T, text string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "stdin"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	clock := func() time.Time { return time.UnixMilli(1700000004000) }
-	for name, c := range map[string]gateCmd{
-		"file":                   {Snapshot: file},
-		"standard input":         {Snapshot: "-", stdin: strings.NewReader(articleSnapshot + `, "now_ms": 1700000004000}`)},
-		"now taken from a clock": {Snapshot: "-", stdin: strings.NewReader(articleSnapshot + `}`), now: clock},
-	} {
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	was := os.Stdin
+	os.Stdin = f
+	t.Cleanup(func() {
+		os.Stdin = was
+		f.Close()
+	})
+}
+
+func TestGateCommand(t *testing.T) {
+	const snapshot = articleSnapshot + `, "now_ms": 1700000004000}`
+	file := filepath.Join(t.TempDir(), "snapshot.json")
+	if err := os.WriteFile(file, []byte(snapshot), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stdin(t, snapshot)
+	for name, arg := range map[string]string{"file": file, "standard input": "-"} {
 		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if err := c.Run(context.Background(), &out); err != nil {
-				t.Fatal(err)
-			}
-			if out.String() != articleLine {
-				t.Fatalf("got %q", out.String())
+			var out, errs bytes.Buffer
+			if exit := run([]string{"gate", "--snapshot", arg}, &out, &errs); exit != 0 || out.String() != articleLine {
+				t.Fatalf("exit %d, got %q%s", exit, &out, &errs)
 			}
 		})
 	}
 }
 
+func TestGateTakesNowFromTheClock(t *testing.T) {
+	var out bytes.Buffer
+	if err := decide(&out, strings.NewReader(articleSnapshot+`}`), time.UnixMilli(1700000004000)); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != articleLine {
+		t.Fatalf("got %q", &out)
+	}
+}
+
 func TestGateCommandRefuses(t *testing.T) {
-	for name, c := range map[string]gateCmd{
-		"no file":       {Snapshot: filepath.Join(t.TempDir(), "missing")},
-		"unknown field": {Snapshot: "-", stdin: strings.NewReader(articleSnapshot + `, "more": 1}`)},
-		"endless":       {Snapshot: "-", stdin: endless{}},
+	var out, errs bytes.Buffer
+	if exit := run([]string{"gate", "--snapshot", filepath.Join(t.TempDir(), "missing")}, &out, &errs); exit != 1 || out.Len() > 0 {
+		t.Errorf("no file: exit %d, output %q", exit, &out)
+	}
+	for name, in := range map[string]io.Reader{
+		"an unknown field": strings.NewReader(articleSnapshot + `, "more": 1}`),
+		"an endless input": endless{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := c.Run(context.Background(), &out); err == nil || out.Len() > 0 {
-				t.Fatalf("error %v, output %q", err, out.String())
+			if err := decide(&out, in, time.Now()); err == nil || out.Len() > 0 {
+				t.Fatalf("error %v, output %q", err, &out)
 			}
 		})
 	}

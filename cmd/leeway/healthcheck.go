@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"time"
 )
 
@@ -16,17 +14,9 @@ type healthcheckCmd struct {
 func (c *healthcheckCmd) Run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
+	resp, err := get(ctx, c.URL)
 	if err != nil {
 		return err
 	}
-	resp, err := (&http.Client{}).Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode/100 != 2 {
-		return fmt.Errorf("%s answered %s", c.URL, resp.Status)
-	}
-	return nil
+	return resp.Body.Close()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"leeway/broker"
@@ -27,12 +26,7 @@ type jobsListCmd struct {
 
 // Run lists jobs, newest first.
 func (c *jobsListCmd) Run(ctx context.Context, out io.Writer) error {
-	q := c.query()
-	for name, v := range map[string]string{"class": c.Class, "state": c.State, "outcome": c.Outcome} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
+	q := c.query(map[string]string{"class": c.Class, "state": c.State, "outcome": c.Outcome})
 	l, err := c.client().Jobs(ctx, q)
 	if err != nil {
 		return err
@@ -44,12 +38,10 @@ func (c *jobsListCmd) Run(ctx context.Context, out io.Writer) error {
 		fmt.Fprintln(out, "no such jobs among the newest: `leeway submit` makes some")
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "JOB\tACCEPTED\tPRODUCER\tCLASS\tPATH\tSTATE\tOUTCOME\tELAPSED MS")
-	for _, v := range l.Jobs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", v.ID, instant(v.AcceptedMS), v.Producer, v.Class, v.Path, v.State, v.Outcome, v.ElapsedMS)
-	}
-	return w.Flush()
+	header := cells{"JOB", "ACCEPTED", "PRODUCER", "CLASS", "PATH", "STATE", "OUTCOME", "ELAPSED MS"}
+	return printTable(out, l.Jobs, header, func(v *broker.View) cells {
+		return cells{v.ID, instant(v.AcceptedMS), v.Producer, v.Class, v.Path, v.State, v.Outcome, v.ElapsedMS}
+	})
 }
 
 type jobsShowCmd struct {

@@ -117,7 +117,7 @@ func (c *kneeCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer client.Close()
-	report := newKneeReport(text, plan.Repeats > 1)
+	report := &kneeReport{out: text, repeated: plan.Repeats > 1}
 	plan.Measured = report.step
 	report.header(b, &plan)
 	steps, r, err := knee.Measure(ctx, client, plan)
@@ -125,7 +125,7 @@ func (c *kneeCmd) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if !r.Reached {
-		_, _ = fmt.Fprintf(text, "no knee up to %d calls at once: the backend still gets faster there. Measure on with a greater --to.\n", r.Limit)
+		fmt.Fprintf(text, "no knee up to %d calls at once: the backend still gets faster there. Measure on with a greater --to.\n", r.Limit)
 		return exitError(1)
 	}
 	entry, err := c.entry(b, steps, &r)
@@ -134,7 +134,7 @@ func (c *kneeCmd) Run(ctx context.Context, out io.Writer) error {
 	}
 	report.result(&entry, b)
 	if c.JSON {
-		if err := json.NewEncoder(out).Encode(entry); err != nil {
+		if err := printJSON(out, entry); err != nil {
 			return err
 		}
 	}
@@ -149,7 +149,7 @@ func (c *kneeCmd) Run(ctx context.Context, out io.Writer) error {
 	if err := known.Write(file); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(text, "written to %s; a reload takes it over\n", file)
+	fmt.Fprintf(text, "written to %s; a reload takes it over\n", file)
 	return nil
 }
 
@@ -176,16 +176,12 @@ type kneeReport struct {
 	steps    []knee.Step
 }
 
-func newKneeReport(out io.Writer, repeated bool) *kneeReport {
-	return &kneeReport{out: out, repeated: repeated}
-}
-
 func (k *kneeReport) header(b *config.Backend, p *knee.Plan) {
-	_, _ = fmt.Fprintf(k.out, "backend %s: %s, model %s, at %s, fingerprint %s\n", b.Name, b.Protocol, b.Model, b.URL, b.Fingerprint())
-	_, _ = fmt.Fprintf(k.out, "loads of %v calls at once, each measured %d times after a warm-up, in an open loop; answers of at most %d tokens;\n"+
+	fmt.Fprintf(k.out, "backend %s: %s, model %s, at %s, fingerprint %s\n", b.Name, b.Protocol, b.Model, b.URL, b.Fingerprint())
+	fmt.Fprintf(k.out, "loads of %v calls at once, each measured %d times after a warm-up, in an open loop; answers of at most %d tokens;\n"+
 		"at most %d calls, fewer once %d loads do not stand. In brackets: least and greatest of the repeats.\n\n",
 		p.Loads(), p.Repeats, p.Request.MaxOutputTokens, p.MostCalls(), 2)
-	_, _ = fmt.Fprintf(k.out, "%7s  %-26s %-14s %-28s %-14s %s\n", "at once", "tokens/s", "a doubling", "first byte p95 ms", "a doubling", "")
+	fmt.Fprintf(k.out, "%7s  %-26s %-14s %-28s %-14s %s\n", "at once", "tokens/s", "a doubling", "first byte p95 ms", "a doubling", "")
 }
 
 // step prints one load.
@@ -211,14 +207,14 @@ func (k *kneeReport) step(s knee.Step) {
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(k.out, "%7d  %-26s %-14s %-28s %-14s %s\n", s.Concurrent, span(s.TokensPerS), gain, span(s.FirstByteP95MS), climb, verdict)
+	fmt.Fprintf(k.out, "%7d  %-26s %-14s %-28s %-14s %s\n", s.Concurrent, span(s.TokensPerS), gain, span(s.FirstByteP95MS), climb, verdict)
 }
 
 func span(s knee.Spread) string { return fmt.Sprintf("%.0f (%.0f-%.0f)", s.Median, s.Low, s.High) }
 
 // result prints the knee, and how to write it down by hand.
 func (k *kneeReport) result(e *config.MeasuredKnee, b *config.Backend) {
-	_, _ = fmt.Fprintf(k.out, "\nknee: %d calls at once (first byte p95 there: %d ms), measured %s, believed until %s\n"+
+	fmt.Fprintf(k.out, "\nknee: %d calls at once (first byte p95 there: %d ms), measured %s, believed until %s\n"+
 		"in the configuration of %s:\n  knee: {limit: %d, measured_on: %s, valid_days: %d, fingerprint: %q}\n",
 		e.Limit, e.FirstByteP95MS, e.MeasuredOn, e.LastDay(), b.Name, e.Limit, e.MeasuredOn, e.ValidDays, e.Fingerprint)
 }

@@ -1,30 +1,29 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"net/http"
+	"maps"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/mattn/go-isatty"
+	"github.com/alecthomas/kong"
 
 	"leeway/broker/client"
 	"leeway/broker/ledger"
+	"leeway/broker/wire"
 )
 
 type ledgersCmd struct {
-	Spend  ledgersSpendCmd  `cmd:"" help:"What was spent."`
-	Misses ledgersMissesCmd `cmd:"" help:"Which deadlines were missed."`
-	Both   ledgersBothCmd   `cmd:"" help:"Both books side by side. They are never summed."`
-	Check  ledgersCheckCmd  `cmd:"" help:"Hold the books against each other. Exit 0: they balance, 1: they do not, 2: they could not be read."`
+	Spend  ledgerCmd       `cmd:"" help:"What was spent."`
+	Misses ledgerCmd       `cmd:"" help:"Which deadlines were missed."`
+	Both   ledgersBothCmd  `cmd:"" help:"Both books side by side. They are never summed."`
+	Check  ledgersCheckCmd `cmd:"" help:"Hold the books against each other. Exit 0: they balance, 1: they do not, 2: they could not be read."`
 }
 
 // ledgerRange says which part of a ledger is wanted.
@@ -38,88 +37,71 @@ type ledgerRange struct {
 	Backend  string        `help:"This backend only."`
 }
 
-func (r *ledgerRange) query() url.Values {
-	q := url.Values{"from_ms": {strconv.FormatInt(time.Now().Add(-r.Since).UnixMilli(), 10)}}
-	for name, v := range map[string]string{"path": r.Path, "class": r.Class, "producer": r.Producer, "backend": r.Backend} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
+// rows asks for the rows of a ledger.
+func (r *ledgerRange) rows() url.Values {
+	from := time.Now().Add(-r.Since).UnixMilli()
+	return query(map[string]string{
+		"from_ms": strconv.FormatInt(from, 10), "path": r.Path, "class": r.Class, "producer": r.Producer, "backend": r.Backend,
+	})
+}
+
+// sums asks for its sums.
+func (r *ledgerRange) sums(group string) url.Values {
+	q := r.rows()
+	q.Set("by", string(r.By))
+	q.Set("group", group)
 	return q
 }
 
-// outputFlags say how a ledger is written.
-type outputFlags struct {
+// ledgerCmd prints one of the ledgers, the one that it is named after.
+type ledgerCmd struct {
+	ledgerRange
 	Rows   bool   `help:"The rows themselves in place of sums; as csv unless --format says ndjson."`
 	Format string `enum:"table,csv,ndjson" default:"table" help:"table, csv or ndjson."`
 	Group  string `default:"path,backend" help:"What sums are kept apart by: path, class, producer, backend."`
 }
 
-// write writes one ledger.
-func (o *outputFlags) write(ctx context.Context, out io.Writer, r *ledgerRange, k ledger.Kind) error {
-	q := r.query()
-	format := ledger.Format(o.Format)
-	if o.Rows {
-		if o.Format == "table" {
-			format = ledger.CSV
-		}
-		return r.client().StreamRows(ctx, k, format, q, out)
+// Run prints sums or rows.
+func (c *ledgerCmd) Run(ctx context.Context, out io.Writer, k *kong.Context) error {
+	kind, format := ledger.Kind(k.Selected().Name), ledger.Format(c.Format)
+	switch {
+	case c.Rows && c.Format == "table":
+		return c.client().StreamRows(ctx, kind, ledger.CSV, c.rows(), out)
+	case c.Rows:
+		return c.client().StreamRows(ctx, kind, format, c.rows(), out)
+	case c.Format != "table":
+		return c.client().StreamRollups(ctx, kind, format, c.sums(c.Group), out)
 	}
-	q.Set("by", string(r.By))
-	q.Set("group", o.Group)
-	if o.Format != "table" {
-		return r.client().StreamRollups(ctx, k, format, q, out)
-	}
-	b, err := readBook(ctx, r, k, q)
+	a, err := c.client().Rollups(ctx, kind, c.sums(c.Group))
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintln(out, b.title(r))
-	for _, line := range b.lines(isTerminal(out)) {
-		_, _ = fmt.Fprintln(out, line)
-	}
+	printLines(out, sumLines(a, terminal(out)))
 	return nil
-}
-
-type ledgersSpendCmd struct {
-	ledgerRange
-	outputFlags
-}
-
-// Run prints the spend ledger.
-func (c *ledgersSpendCmd) Run(ctx context.Context, out io.Writer) error {
-	return c.write(ctx, out, &c.ledgerRange, ledger.Spend)
-}
-
-type ledgersMissesCmd struct {
-	ledgerRange
-	outputFlags
-}
-
-// Run prints the deadline-miss ledger.
-func (c *ledgersMissesCmd) Run(ctx context.Context, out io.Writer) error {
-	return c.write(ctx, out, &c.ledgerRange, ledger.Misses)
 }
 
 type ledgersBothCmd struct{ ledgerRange }
 
 // Run prints both ledgers side by side.
 func (c *ledgersBothCmd) Run(ctx context.Context, out io.Writer) error {
-	q := c.query()
-	q.Set("by", string(c.By))
-	q.Set("group", "path")
-	var blocks [2][]string
-	for i, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
-		b, err := readBook(ctx, &c.ledgerRange, k, q)
-		if err != nil {
-			return err
-		}
-		blocks[i] = append([]string{b.title(&c.ledgerRange)}, b.lines(isTerminal(out))...)
+	q := c.sums("path")
+	spend, err := c.client().Rollups(ctx, ledger.Spend, q)
+	if err != nil {
+		return err
 	}
-	for _, line := range sideBySide(blocks[0], blocks[1]) {
-		_, _ = fmt.Fprintln(out, line)
+	misses, err := c.client().Rollups(ctx, ledger.Misses, q)
+	if err != nil {
+		return err
 	}
+	live := terminal(out)
+	printLines(out, sideBySide(sumLines(spend, live), sumLines(misses, live)))
 	return nil
+}
+
+func printLines(out io.Writer, lines []string) {
+	for _, l := range lines {
+		fmt.Fprintln(out, l)
+	}
 }
 
 // sideBySide sets two blocks of lines next to each other.
@@ -141,149 +123,104 @@ func sideBySide(left, right []string) (out []string) {
 	return out
 }
 
-func isTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && isatty.IsTerminal(f.Fd())
+// total is what was booked under one set of labels over the whole range.
+type total struct {
+	labels [4]string // path, class, producer, backend
+	ledger.Sum
+	course []int64 // the size of each step
 }
 
-// book is one ledger's sums over a range.
-type book struct {
-	kind            ledger.Kind
-	fromMS, toMS    int64
-	stepMS, reaches int64
-	sums            []*ledger.Sum
+// size is what a course is drawn of: tokens, or misses.
+func size(s *ledger.Sum) int64 {
+	if s.MissSum != nil {
+		return s.Misses
+	}
+	return s.InputTokens + s.OutputTokens
 }
 
-func readBook(ctx context.Context, r *ledgerRange, k ledger.Kind, q url.Values) (*book, error) {
-	a, err := r.client().Rollups(ctx, k, q)
-	if err != nil {
-		return nil, err
-	}
-	return &book{kind: k, fromMS: a.FromMS, toMS: a.ToMS, stepMS: a.By.MS(), reaches: a.ReachesBackToMS, sums: a.Rows}, nil
-}
-
-func (b *book) title(r *ledgerRange) string {
-	name := "spend ledger"
-	if b.kind == ledger.Misses {
-		name = "deadline-miss ledger"
-	}
-	from := max(b.fromMS, b.reaches)
-	t := fmt.Sprintf("%s, %s since %s", name, r.By, time.UnixMilli(from).UTC().Format("2006-01-02 15:04Z"))
-	if from > b.fromMS {
-		t += " (no sums are kept from before)"
-	}
-	return t
-}
-
-// column is one line's worth of sums: a group, its total and its course.
-type column struct {
-	cells  []string
-	course []int64
-	// weight is what lines are ordered by, largest first.
-	weight int64
-}
-
-// lines is the ledger as a table, with the course of each line on a terminal.
-func (b *book) lines(terminal bool) []string {
-	if len(b.sums) == 0 {
-		return []string{"nothing was booked"}
-	}
-	header := []string{"PATH", "CLASS", "PRODUCER", "BACKEND", "ATTEMPTS", "IN", "OUT", "PAID FOR", "COST MICRO", "KNOWN"}
-	if b.kind == ledger.Misses {
-		header = []string{"PATH", "CLASS", "PRODUCER", "BACKEND", "MISSES", "CAUSES"}
-	}
-	columns := b.columns()
-	used := make([]bool, len(header)) // labels that the sums were not kept apart by stand in no column
-	for _, c := range columns {
-		for i := range header {
-			used[i] = used[i] || i >= 4 || c.cells[i] != ""
+// totals sums the steps of each set of labels; the largest first.
+func totals(a *wire.RollupAnswer) []*total {
+	steps := int((a.ToMS-a.FromMS)/a.By.MS()) + 1
+	byLabels := map[[4]string]*total{}
+	for _, s := range a.Rows {
+		labels := [4]string{s.Path, s.Class, s.Producer, s.Backend}
+		t := byLabels[labels]
+		if t == nil {
+			t = &total{labels: labels, course: make([]int64, steps)}
+			byLabels[labels] = t
+		}
+		t.add(s)
+		if i := int((s.AtMS - a.FromMS) / a.By.MS()); i >= 0 && i < steps {
+			t.course[i] += size(s)
 		}
 	}
-	var buf bytes.Buffer
-	w := tabwriter.NewWriter(&buf, 0, 8, 2, ' ', 0)
-	write := func(cells []string, last string) {
-		var out []string
-		for i, c := range cells {
-			if used[i] {
-				out = append(out, orDash(c))
-			}
-		}
-		if terminal {
-			out = append(out, last)
-		}
-		_, _ = fmt.Fprintln(w, strings.Join(out, "\t"))
-	}
-	write(header, "COURSE")
-	for _, c := range columns {
-		write(c.cells, sparkline(c.course, courseWidth))
-	}
-	_ = w.Flush()
-	return strings.Split(strings.TrimRight(buf.String(), "\n"), "\n")
-}
-
-// columns sums the steps of each group.
-func (b *book) columns() []*column {
-	steps := int((b.toMS-b.fromMS)/b.stepMS) + 1
-	type group struct{ path, class, producer, backend string }
-	totals := map[group]*ledger.Sum{}
-	courses := map[group][]int64{}
-	for _, s := range b.sums {
-		g := group{s.Path, s.Class, s.Producer, s.Backend}
-		if totals[g] == nil {
-			totals[g] = &ledger.Sum{}
-			courses[g] = make([]int64, steps)
-			if b.kind == ledger.Spend {
-				totals[g].SpendSum = &ledger.SpendSum{CostMicro: map[string]int64{}, Known: map[string]int64{}}
-			} else {
-				totals[g].MissSum = &ledger.MissSum{Causes: map[string]int64{}}
-			}
-		}
-		t := totals[g]
-		var n int64
-		if b.kind == ledger.Spend {
-			t.Attempts += s.Attempts
-			t.InputTokens += s.InputTokens
-			t.OutputTokens += s.OutputTokens
-			t.SpentTokens += s.SpentTokens
-			addAll(t.CostMicro, s.CostMicro)
-			addAll(t.Known, s.Known)
-			n = s.InputTokens + s.OutputTokens
-		} else {
-			t.Misses += s.Misses
-			addAll(t.Causes, s.Causes)
-			n = s.Misses
-		}
-		if i := int((s.AtMS - b.fromMS) / b.stepMS); i >= 0 && i < steps {
-			courses[g][i] += n
-		}
-	}
-	var out []*column
-	for g, t := range totals {
-		c := &column{cells: []string{g.path, g.class, g.producer, g.backend}, course: courses[g]}
-		if b.kind == ledger.Spend {
-			c.weight = t.InputTokens + t.OutputTokens
-			c.cells = append(c.cells, num(t.Attempts), num(t.InputTokens), num(t.OutputTokens), num(t.SpentTokens), ledger.Pairs(t.CostMicro), ledger.Pairs(t.Known))
-		} else {
-			c.weight = t.Misses
-			c.cells = append(c.cells, num(t.Misses), ledger.Pairs(t.Causes))
-		}
-		out = append(out, c)
-	}
-	slices.SortFunc(out, func(x, y *column) int {
-		if x.weight != y.weight {
-			return int(min(max(y.weight-x.weight, -1), 1))
-		}
-		return slices.Compare(x.cells, y.cells)
+	return slices.SortedFunc(maps.Values(byLabels), func(x, y *total) int {
+		return cmp.Or(cmp.Compare(size(&y.Sum), size(&x.Sum)), slices.Compare(x.labels[:], y.labels[:]))
 	})
-	return out
 }
 
-func num(n int64) string { return strconv.FormatInt(n, 10) }
+func (t *total) add(s *ledger.Sum) {
+	if s.MissSum != nil {
+		if t.MissSum == nil {
+			t.MissSum = &ledger.MissSum{Causes: map[string]int64{}}
+		}
+		t.Misses += s.Misses
+		addAll(t.Causes, s.Causes)
+		return
+	}
+	if t.SpendSum == nil {
+		t.SpendSum = &ledger.SpendSum{CostMicro: map[string]int64{}, Known: map[string]int64{}}
+	}
+	t.Attempts += s.Attempts
+	t.InputTokens += s.InputTokens
+	t.OutputTokens += s.OutputTokens
+	t.SpentTokens += s.SpentTokens
+	addAll(t.CostMicro, s.CostMicro)
+	addAll(t.Known, s.Known)
+}
 
 func addAll(to, from map[string]int64) {
 	for k, n := range from {
 		to[k] += n
 	}
+}
+
+// sumLines is one ledger as text: a title and a table, with the course of each
+// line where it is for a terminal.
+func sumLines(a *wire.RollupAnswer, terminal bool) []string {
+	title, numbers := "spend ledger", []string{"ATTEMPTS", "IN", "OUT", "PAID FOR", "COST MICRO", "KNOWN"}
+	if a.Ledger == ledger.Misses {
+		title, numbers = "deadline-miss ledger", []string{"MISSES", "CAUSES"}
+	}
+	from := max(a.FromMS, a.ReachesBackToMS)
+	title += fmt.Sprintf(", %s since %s", a.By, time.UnixMilli(from).UTC().Format("2006-01-02 15:04Z"))
+	if from > a.FromMS {
+		title += " (no sums are kept from before)"
+	}
+	all := totals(a)
+	if len(all) == 0 {
+		return []string{title, "nothing was booked"}
+	}
+	rowOf := func(labels, numbers []string, course string) (r cells) {
+		for i, l := range labels { // a label that the sums were not kept apart by has no column
+			if slices.ContainsFunc(all, func(t *total) bool { return t.labels[i] != "" }) {
+				r = append(r, orDash(l))
+			}
+		}
+		for _, n := range numbers {
+			r = append(r, orDash(n))
+		}
+		if terminal {
+			r = append(r, course)
+		}
+		return r
+	}
+	var table strings.Builder
+	header := rowOf([]string{"PATH", "CLASS", "PRODUCER", "BACKEND"}, numbers, "COURSE")
+	_ = printTable(&table, all, header, func(t *total) cells {
+		return rowOf(t.labels[:], ledger.SumRecord(&t.Sum)[1+len(t.labels):], sparkline(t.course, courseWidth))
+	})
+	return append([]string{title}, strings.Split(strings.TrimRight(table.String(), "\n"), "\n")...)
 }
 
 // courseWidth is how wide a course is drawn.
@@ -322,7 +259,7 @@ func (c *ledgersCheckCmd) Run(ctx context.Context, out io.Writer) error {
 	ok, err := checkLedgers(ctx, out, c.client(), c.Metrics)
 	switch {
 	case err != nil:
-		_, _ = fmt.Fprintln(out, "the ledgers could not be checked:", err)
+		fmt.Fprintln(out, "the ledgers could not be checked:", err)
 		return exitError(2)
 	case !ok:
 		return exitError(1)
@@ -357,12 +294,12 @@ func checkLedgers(ctx context.Context, out io.Writer, api *client.Client, metric
 		if !i.OK {
 			mark = "✗"
 		}
-		_, _ = fmt.Fprintf(out, "  %s %s\n", mark, i.Detail)
+		fmt.Fprintf(out, "  %s %s\n", mark, i.Detail)
 		for _, p := range i.Problems {
-			_, _ = fmt.Fprintf(out, "      %s\n", p)
+			fmt.Fprintf(out, "      %s\n", p)
 		}
 		if more := i.Found - len(i.Problems); more > 0 {
-			_, _ = fmt.Fprintf(out, "      and %d more\n", more)
+			fmt.Fprintf(out, "      and %d more\n", more)
 		}
 	}
 	return r.Balanced, nil
@@ -390,17 +327,12 @@ func compareMetrics(totals map[string]int64, before, after []byte) *ledger.Item 
 }
 
 func scrapePage(ctx context.Context, address string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := (&http.Client{Timeout: 10 * time.Second}).Do(req)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	resp, err := get(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s", address, resp.Status)
-	}
 	return io.ReadAll(io.LimitReader(resp.Body, client.MaxResponseBytes))
 }

@@ -52,20 +52,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	)
 	k, err := parser.Parse(args)
 	if err != nil {
-		_, _ = fmt.Fprintln(stderr, "leeway:", err)
+		fmt.Fprintln(stderr, "leeway:", err)
 		return 2
 	}
-	err = k.Run()
-	var exit exitError
-	switch {
-	case errors.As(err, &exit):
-		return int(exit)
-	case err != nil:
-		_, _ = fmt.Fprintln(stderr, "leeway:", err)
-		if next := advice(k.Command(), err); next != "" {
-			_, _ = fmt.Fprintln(stderr, "  "+next)
-		}
-		return 1
+	if err = k.Run(); err == nil {
+		return 0
 	}
-	return 0
+	if exit, ok := errors.AsType[exitError](err); ok {
+		return int(exit)
+	}
+	fmt.Fprintln(stderr, "leeway:", err)
+	if next := advice(k.Command(), err); next != "" {
+		fmt.Fprintln(stderr, "  "+next)
+	}
+	return 1
 }

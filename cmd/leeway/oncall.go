@@ -5,41 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/user"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"leeway/broker/client"
+	"leeway/broker"
 	"leeway/broker/flag"
 	"leeway/broker/wire"
 )
-
-// apiFlags say which API to talk to.
-type apiFlags struct {
-	API string `env:"LEEWAY_API" default:"http://127.0.0.1:8080" help:"Address of the admission API."`
-	Key string `env:"LEEWAY_KEY" help:"Key, where the API wants one."`
-}
-
-func (f *apiFlags) client() *client.Client {
-	return &client.Client{Base: strings.TrimSuffix(f.API, "/"), Key: f.Key}
-}
-
-// words are what an operator says of an action.
-type words struct {
-	Reason string `required:"" help:"Why: it stands in the audit trail."`
-	By     string `help:"Who. Defaults to the user of this machine."`
-}
-
-func (w *words) by() string {
-	if w.By != "" {
-		return w.By
-	}
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return ""
-}
 
 type flagsCmd struct {
 	List  flagsListCmd  `cmd:"" default:"1" help:"Show every flag: value, source, who, why, until."`
@@ -56,20 +28,10 @@ func (c *flagsListCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "FLAG\tCLASS\tVALUE\tSOURCE\tUNTIL\tBY\tREASON")
-	for i := range flags {
-		f := &flags[i]
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Name, orDash(f.Class), f.Value, f.Source, until(f.Source, f.UntilMS), orDash(f.By), orDash(f.Reason))
-	}
-	return w.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	header := cells{"FLAG", "CLASS", "VALUE", "SOURCE", "UNTIL", "BY", "REASON"}
+	return printTable(out, flags, header, func(f wire.FlagView) cells {
+		return cells{f.Name, orDash(f.Class), f.Value, f.Source, until(f.Source, f.UntilMS), orDash(f.By), orDash(f.Reason)}
+	})
 }
 
 func until(source string, untilMS int64) string {
@@ -79,7 +41,7 @@ func until(source string, untilMS int64) string {
 	case untilMS == 0:
 		return "cleared"
 	}
-	return time.UnixMilli(untilMS).UTC().Format(time.RFC3339)
+	return instant(untilMS)
 }
 
 type flagsSetCmd struct {
@@ -125,12 +87,12 @@ func (c *flagsClearCmd) Run(ctx context.Context, out io.Writer) error {
 
 func printFlag(out io.Writer, a *wire.FlagAnswer) {
 	f := &a.Flag
-	_, _ = fmt.Fprintf(out, "%s = %s (from %s; class %s; until %s)\n", f.Name, f.Value, f.Source, orDash(f.Class), until(f.Source, f.UntilMS))
+	fmt.Fprintf(out, "%s = %s (from %s; class %s; until %s)\n", f.Name, f.Value, f.Source, orDash(f.Class), until(f.Source, f.UntilMS))
 	if g := a.Gate; g != nil {
-		_, _ = fmt.Fprintf(out, "the gate would now say: %s (slack %d ms, need %v, queue age %v)\n", g.Reason, g.SlackMS, g.NeedMS, g.QueueAgeMS)
+		fmt.Fprintf(out, "the gate would now say: %s (slack %d ms, need %v, queue age %v)\n", g.Reason, g.SlackMS, g.NeedMS, g.QueueAgeMS)
 		return
 	}
-	_, _ = fmt.Fprintln(out, "the gate cannot say now: see /readyz")
+	fmt.Fprintln(out, "the gate cannot say now: see /readyz")
 }
 
 type flagsAuditCmd struct {
@@ -144,14 +106,10 @@ func (c *flagsAuditCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "WHEN\tFLAG\tCLASS\tFROM\tTO\tBY\tREASON")
-	for i := range changes {
-		ch := &changes[i]
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", time.UnixMilli(ch.AtMS).UTC().Format(time.RFC3339),
-			ch.Name, orDash(ch.Class), orDash(ch.From), orDash(ch.To), orDash(ch.By), ch.Reason)
-	}
-	return w.Flush()
+	header := cells{"WHEN", "FLAG", "CLASS", "FROM", "TO", "BY", "REASON"}
+	return printTable(out, changes, header, func(ch flag.Change) cells {
+		return cells{instant(ch.AtMS), ch.Name, orDash(ch.Class), orDash(ch.From), orDash(ch.To), orDash(ch.By), ch.Reason}
+	})
 }
 
 type drainCmd struct {
@@ -238,6 +196,9 @@ func (c *resumeCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// poolNames are the pools in the order in which they are shown.
+var poolNames = []string{"paid", "free"}
+
 type poolsCmd struct{ apiFlags }
 
 // Run prints pools and backends.
@@ -246,7 +207,7 @@ func (c *poolsCmd) Run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, pool := range []string{"paid", "free"} {
+	for _, pool := range poolNames {
 		printPool(out, pool, p)
 	}
 	printBackends(out, p)
@@ -255,23 +216,21 @@ func (c *poolsCmd) Run(ctx context.Context, out io.Writer) error {
 
 func printPool(out io.Writer, pool string, p *wire.Pools) {
 	v := p.Pools[pool]
-	_, _ = fmt.Fprintf(out, "%s: %s, %d waiting, %d running of %d slots (limit %d, %s), queue age %d ms, first byte p95 %d ms (%s)\n",
+	fmt.Fprintf(out, "%s: %s, %d waiting, %d running of %d slots (limit %d, %s), queue age %d ms, first byte p95 %d ms (%s)\n",
 		pool, v.State, v.Waiting, v.Running, v.Capacity, v.Limit, v.LimitFrom, v.QueueAgeMS, v.FirstByteP95MS, v.FirstByte.State)
 	for _, k := range v.Knees {
 		state := "valid until " + k.ValidUntil
 		if k.OutOfDate != "" {
 			state = "OUT OF DATE: " + k.OutOfDate
 		}
-		_, _ = fmt.Fprintf(out, "  knee of %s: %d calls at once, measured %s, %s\n", k.Backend, k.Limit, k.MeasuredOn, state)
+		fmt.Fprintf(out, "  knee of %s: %d calls at once, measured %s, %s\n", k.Backend, k.Limit, k.MeasuredOn, state)
 	}
 }
 
 func printBackends(out io.Writer, p *wire.Pools) {
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "BACKEND\tPOOL\tWORKER\tSTATE\tWHY\tIN FLIGHT\tP95 MS")
-	for i := range p.Backends {
-		b := &p.Backends[i]
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%.8s\t%s\t%s\t%d of %d\t%d\n", b.Backend, b.Path, b.Worker, b.State, orDash(b.Why), b.InFlight, b.MaxInFlight, b.FirstByteP95MS)
-	}
-	_ = w.Flush()
+	header := cells{"BACKEND", "POOL", "WORKER", "STATE", "WHY", "IN FLIGHT", "P95 MS"}
+	_ = printTable(out, p.Backends, header, func(b broker.BackendState) cells {
+		inFlight := fmt.Sprintf("%d of %d", b.InFlight, b.MaxInFlight)
+		return cells{b.Backend, b.Path, fmt.Sprintf("%.8s", b.Worker), b.State, orDash(b.Why), inFlight, b.FirstByteP95MS}
+	})
 }

@@ -28,7 +28,6 @@ type submitCmd struct {
 	Retry    string        `name:"retry-rejected-until" placeholder:"TIME" help:"Offer what was refused again, as the gate says, until then: a duration such as 2h, an hour such as 06:00, or an RFC 3339 time."`
 	Parallel int           `help:"How many documents are under way at once; all, if left out."`
 
-	stdin io.Reader // for tests; os.Stdin if nil
 	until time.Time // zero: nothing is offered again
 	run   string    // the batch's idempotency key
 
@@ -61,24 +60,21 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 		c.say = os.Stderr // standard output is the results'
 	}
 	c.live = terminal(c.say)
-	in := c.stdin
-	if in == nil {
-		in = os.Stdin
-	}
 
-	s := newSender(c)
+	in := make(chan *document)
+	s := newSender(c, in)
 	var reading error
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer close(s.in)
-		reading = documents(ctx, c.Files, in, c.JSONL, func(d document) error {
+		defer close(in)
+		reading = documents(ctx, c.Files, os.Stdin, c.JSONL, func(d document) error {
 			c.prepare(&d)
 			select {
-			case s.in <- &d:
+			case in <- &d:
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-s.over:
+			case <-s.sent:
 				return errStopped
 			}
 		})
@@ -92,11 +88,11 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 	c.printf("%s\n", c.count.line())
 	switch {
 	case ctx.Err() != nil:
-		c.printf("interrupted: jobs that were admitted go on; %s\n", s.later())
+		c.printf("interrupted: jobs that were admitted go on; %s\n", s.afterwards())
 		return exitError(exitFailed)
 	case sending != nil || reading != nil || c.broken != nil:
 		if s.batch() != "" {
-			c.printf("what was admitted goes on; %s\n", s.later())
+			c.printf("what was admitted goes on; %s\n", s.afterwards())
 		}
 		return errors.Join(reading, sending, c.broken)
 	case c.count.offered == 0:
@@ -188,6 +184,13 @@ func (c *submitCmd) outcome(d *document, view *broker.View) {
 		c.printf("   %s\n", strings.ReplaceAll(strings.TrimSpace(view.Answer), "\n", "\n   "))
 	}
 	c.keep(&result{Name: d.name, Verdict: verdict, Job: view})
+}
+
+// document is the one of that name; nil for none.
+func (c *submitCmd) document(id string) *document {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.docs[id]
 }
 
 func (c *submitCmd) note(change func(*counts)) {

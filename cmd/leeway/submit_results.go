@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -58,9 +57,7 @@ func (r *results) add(res *result) error {
 	if r.lines == nil {
 		return nil
 	}
-	enc := json.NewEncoder(r.lines)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(res)
+	return printJSON(r.lines, res)
 }
 
 func (r *results) close() error {

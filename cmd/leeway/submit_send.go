@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,29 +30,26 @@ const (
 // follows the batch's answers meanwhile.
 type sender struct {
 	c    *submitCmd
-	in   chan *document
-	over chan struct{} // closed when nothing more is sent
-	sent chan struct{} // closed when every document has its verdict
+	sent chan struct{} // closed when nothing more is sent
 	slot chan struct{} // a token for each document under way; nil: no bound
 
-	mu    sync.Mutex // guards what follows
-	id    string
 	known chan struct{} // closed when id is set
+	id    string        // the batch's; see batch
 
 	// Of run alone.
-	again  []later // refused, and to be offered again
-	lost   []*document
-	closed bool // in has ended
+	in    <-chan *document // nil once it has ended
+	again []reoffer        // refused, and to be offered again; the next first
+	lost  []*document      // sent, and left without a verdict
 }
 
-// later is a document to be offered again, and when.
-type later struct {
+// reoffer is a document to be offered again, and when.
+type reoffer struct {
 	d  *document
 	at time.Time
 }
 
-func newSender(c *submitCmd) *sender {
-	s := &sender{c: c, in: make(chan *document), over: make(chan struct{}), sent: make(chan struct{}), known: make(chan struct{})}
+func newSender(c *submitCmd, in <-chan *document) *sender {
+	s := &sender{c: c, in: in, sent: make(chan struct{}), known: make(chan struct{})}
 	if c.Parallel > 0 {
 		s.slot = make(chan struct{}, c.Parallel)
 	}
@@ -60,26 +58,28 @@ func newSender(c *submitCmd) *sender {
 
 // batch is the batch's id; empty before the first answer.
 func (s *sender) batch() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.id
-}
-
-// later says how to get at the batch when this command is over.
-func (s *sender) later() string {
-	if s.batch() == "" {
-		return "`leeway jobs` lists them"
+	select {
+	case <-s.known:
+		return s.id
+	default:
+		return ""
 	}
-	return fmt.Sprintf("`leeway batches results %s` brings their answers, `leeway batches cancel %s` takes them back", s.batch(), s.batch())
 }
 
+// opened takes note of the batch's id, which each request's answer tells.
 func (s *sender) opened(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.id == "" {
+	if s.id == "" && id != "" {
 		s.id = id
 		close(s.known)
 	}
+}
+
+// afterwards says how to get at the batch when this command is over.
+func (s *sender) afterwards() string {
+	if s.batch() == "" {
+		return "`leeway jobs` lists them"
+	}
+	return fmt.Sprintf("`leeway batches results %s` brings their answers, `leeway batches cancel %s` takes them back", s.id, s.id)
 }
 
 // run sends everything and returns when every job has ended.
@@ -89,68 +89,55 @@ func (s *sender) run(ctx context.Context) error {
 	followed := make(chan error, 1)
 	go func() { followed <- s.follow(following) }()
 	err := s.rounds(ctx)
-	close(s.over)
-	if err != nil {
-		stop()
-	}
 	close(s.sent)
-	if s.batch() == "" {
-		stop() // nothing was taken
-		return errors.Join(err, <-followed)
+	if err != nil || s.batch() == "" { // there is nothing to wait for
+		stop()
 	}
 	return errors.Join(err, <-followed)
 }
 
+// rounds sends until every document has its verdict.
 func (s *sender) rounds(ctx context.Context) error {
-	for tries := 0; ctx.Err() == nil; {
-		first, more := s.next(ctx, time.Hour)
+	for tries := 0; ; {
+		first := s.next(ctx, nil)
 		if first == nil {
-			if more {
-				continue // nothing within the hour
-			}
 			return ctx.Err()
 		}
 		progress, err := s.round(ctx, first)
-		if progress {
+		if progress || err == nil && len(s.lost) == 0 {
 			tries = 0
 		}
-		p, told := errors.AsType[*wire.Problem](err)
-		switch tries++; {
+		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && len(s.lost) == 0:
-			tries = 0
 			continue
-		case told && p.Status/100 != 5, tries >= netTries:
-			if err == nil {
-				err = errors.New("the API hangs up before it has answered")
-			}
+		case err == nil:
+			err = errors.New("the API hangs up before it has answered")
+		}
+		if tries++; !client.Lost(err) || tries >= netTries {
 			return err
 		}
 		if background.Sleep(ctx, time.Duration(tries)*200*time.Millisecond) != nil {
 			return ctx.Err()
 		}
 	}
-	return ctx.Err()
 }
 
-// next is the next document to offer. It is nil when there is none within wait,
-// and then more says whether there may be one later.
-func (s *sender) next(ctx context.Context, wait time.Duration) (d *document, more bool) {
-	over := time.NewTimer(wait)
-	defer over.Stop()
-	if n := len(s.lost); n > 0 { // these have their slots
-		d = s.lost[0]
-		s.lost = s.lost[1:]
-		return d, true
+// next is the next document to offer; nil when there is none before the end of
+// the wait, or none at all any more.
+func (s *sender) next(ctx context.Context, wait <-chan time.Time) (d *document) {
+	if len(s.lost) > 0 { // these have their slots
+		d, s.lost = s.lost[0], s.lost[1:]
+		return d
 	}
 	if s.slot != nil {
 		select {
 		case s.slot <- struct{}{}:
-		case <-over.C:
-			return nil, true
+		case <-wait:
+			return nil
 		case <-ctx.Done():
-			return nil, false
+			return nil
 		}
 		defer func() {
 			if d == nil {
@@ -160,37 +147,24 @@ func (s *sender) next(ctx context.Context, wait time.Duration) (d *document, mor
 	}
 	for {
 		var due <-chan time.Time
-		first := -1
-		for i := range s.again {
-			if first < 0 || s.again[i].at.Before(s.again[first].at) {
-				first = i
-			}
-		}
-		if first >= 0 {
-			t := time.NewTimer(time.Until(s.again[first].at))
-			defer t.Stop()
-			due = t.C
-		} else if s.closed {
-			return nil, false
-		}
-		in := s.in
-		if s.closed {
-			in = nil
+		if len(s.again) > 0 {
+			due = time.After(time.Until(s.again[0].at))
+		} else if s.in == nil {
+			return nil
 		}
 		select {
 		case <-due:
-			d = s.again[first].d
-			s.again = append(s.again[:first], s.again[first+1:]...)
-			return d, true
-		case got, ok := <-in:
+			d, s.again = s.again[0].d, s.again[1:]
+			return d
+		case got, ok := <-s.in:
 			if ok {
-				return got, true
+				return got
 			}
-			s.closed = true
-		case <-over.C:
-			return nil, true
+			s.in = nil
+		case <-wait:
+			return nil
 		case <-ctx.Done():
-			return nil, false
+			return nil
 		}
 	}
 }
@@ -205,24 +179,22 @@ func (s *sender) round(ctx context.Context, first *document) (progress bool, err
 	wrote := make(chan struct{})
 	go func() {
 		defer close(wrote)
-		for d := first; d != nil; d, _ = s.next(ctx, idle) {
-			raw, err := json.Marshal(&d.job)
-			if err != nil { // strings and numbers: cannot happen
-				_ = w.CloseWithError(err)
-				return
-			}
+		enc := json.NewEncoder(w)
+		for d := first; d != nil; d = s.next(ctx, time.After(idle)) {
 			mu.Lock()
 			sent = append(sent, d)
 			mu.Unlock()
-			if _, err := w.Write(append(raw, '\n')); err != nil {
+			if err := enc.Encode(&d.job); err != nil {
+				_ = w.CloseWithError(err)
 				return
 			}
 		}
 		_ = w.Close()
 	}()
 	verdicts := 0
-	var again []later
-	err = s.c.client().SendLines(ctx, &client.Lines{Batch: s.batch(), Key: s.c.run, Opened: s.opened}, body, func(l *wire.BatchLine) error {
+	var again []reoffer
+	to := &client.Lines{Batch: s.batch(), Key: s.c.run, Opened: s.opened}
+	err = s.c.client().SendLines(ctx, to, body, func(l *wire.BatchLine) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if l.Line != verdicts+1 || l.Line > len(sent) {
@@ -231,11 +203,10 @@ func (s *sender) round(ctx context.Context, first *document) (progress bool, err
 		d := sent[verdicts]
 		sent[verdicts] = nil
 		verdicts++
-		switch more, at := s.c.verdict(d, l); {
-		case more:
-			again = append(again, later{d, at})
-			s.free()
-		case l.Error != nil:
+		if more, at := s.c.verdict(d, l); more {
+			again = append(again, reoffer{d, at})
+		}
+		if l.Error != nil {
 			s.free()
 		}
 		return nil
@@ -243,6 +214,7 @@ func (s *sender) round(ctx context.Context, first *document) (progress bool, err
 	_ = body.CloseWithError(errStopped) // the writer may still be at it
 	<-wrote
 	s.again = append(s.again, again...)
+	slices.SortStableFunc(s.again, func(a, b reoffer) int { return a.at.Compare(b.at) })
 	s.lost = append(s.lost, sent[verdicts:]...)
 	return verdicts > 0, err
 }
@@ -261,73 +233,44 @@ func (s *sender) follow(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil // nothing was taken, or the end is told elsewhere
 	}
-	var cursor, ended int64
+	f := follower{api: s.c.client(), id: s.id}
 	for tries := 0; ; {
-		admitted, all := s.admitted()
-		if all && ended >= admitted {
-			return nil
-		}
-		err := s.c.client().BatchResults(ctx, s.batch(), cursor, resultsWait, func(r *wire.ResultLine) error {
-			cursor, tries = r.NextCursor, 0
-			if d := s.doc(r.CustomID); d != nil {
-				ended++
+		all := s.allSent()
+		b, quiet, err := f.next(ctx, resultsWait, func(r *wire.ResultLine) error {
+			tries = 0
+			if d := s.c.document(r.CustomID); d != nil {
 				s.c.outcome(d, r.Job)
 				s.free()
 			}
 			return nil
 		})
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped: its end is told elsewhere
-		}
 		switch {
+		case ctx.Err() != nil:
+			return nil // stopped: its end is told elsewhere
 		case client.Lost(err) && tries < netTries:
 			tries++
 			_ = background.Sleep(ctx, time.Duration(tries)*time.Second)
 		case err != nil:
 			return fmt.Errorf("answers: %w", err)
-		case all:
-			if done, err := s.done(ctx, cursor); done || err != nil {
-				return err
+		case quiet && all && b.Pending == 0:
+			s.c.note(func(t *counts) { t.failed += int(b.Lost) })
+			return nil
+		case quiet && !all: // what was sent has ended: the API does not wait for more
+			select {
+			case <-s.sent:
+			case <-time.After(time.Second):
+			case <-ctx.Done():
 			}
 		}
 	}
 }
 
-func (s *sender) doc(id string) *document {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return s.c.docs[id]
-}
-
-// admitted is how many documents became jobs, and whether there may be more.
-func (s *sender) admitted() (n int64, all bool) {
+// allSent reports whether every document has its verdict.
+func (s *sender) allSent() bool {
 	select {
 	case <-s.sent:
-		all = true
+		return true
 	default:
+		return false
 	}
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	return int64(s.c.count.admitted), all
-}
-
-// done reports whether there is nothing left to wait for although not every job
-// has told its end: the record of one is gone.
-func (s *sender) done(ctx context.Context, cursor int64) (bool, error) {
-	b, err := s.c.client().Batch(ctx, s.batch(), 0)
-	if err != nil {
-		if client.Lost(err) {
-			return false, nil
-		}
-		return false, err
-	}
-	var ended int64
-	for _, n := range b.Outcomes {
-		ended += n
-	}
-	if b.Pending > 0 || ended > cursor {
-		return false, nil
-	}
-	s.c.note(func(t *counts) { t.failed += int(b.Lost) })
-	return true, nil
 }

@@ -125,6 +125,7 @@ type gateOf struct {
 	asked []string   // custom_ids of the lines
 	keys  []string   // idempotency keys and paths of the requests
 	ended []string   // custom_ids of the jobs
+	reads int        // requests for answers and for how far the batch is
 	offer func(n int, text string) (status int, body string)
 	view  string
 }
@@ -174,6 +175,7 @@ func (g *gateOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // read answers for a batch whose jobs end at once.
 func (g *gateOf) read(w http.ResponseWriter, r *http.Request) {
+	g.reads++
 	if !strings.HasSuffix(r.URL.Path, "/results") {
 		_, _ = io.WriteString(w, `{"batch_id":"b","status":"done"}`)
 		return
@@ -254,6 +256,27 @@ func TestSubmitExit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// While documents wait to be offered again, a batch in which all that was
+// admitted has ended is not asked after without a pause.
+func TestSubmitIsQuietUntilTheNextOffer(t *testing.T) {
+	g := &gateOf{view: good, offer: func(n int, _ string) (int, string) {
+		if n == 2 {
+			return refused, no // again after a second
+		}
+		return 202, yes
+	}}
+	srv := httptest.NewServer(g)
+	defer srv.Close()
+	var out, errs bytes.Buffer
+	dir := files(t, map[string]string{"1.txt": "one", "2.txt": "two"})
+	if exit := run([]string{"submit", "--api", srv.URL, "--retry-rejected-until=1h", dir}, &out, &errs); exit != 0 {
+		t.Errorf("exit %d\n%s%s", exit, &out, &errs)
+	}
+	if g.reads > 12 {
+		t.Errorf("%d requests for answers in about a second", g.reads)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"leeway/broker/wire"
@@ -36,11 +35,10 @@ func (c *watchCmd) Run(ctx context.Context, out io.Writer) error {
 		case err != nil:
 			fmt.Fprintf(out, "not answered: %v\n", err)
 		case live:
-			fmt.Fprint(out, inPlace(func(w io.Writer) { printTable(w, p) }))
+			fmt.Fprint(out, inPlace(func(w io.Writer) { printScreen(w, p) }))
 		default:
-			at := time.UnixMilli(p.NowMS).UTC().Format(time.RFC3339)
-			for _, pool := range []string{"paid", "free"} {
-				fmt.Fprint(out, at, " ")
+			for _, pool := range poolNames {
+				fmt.Fprint(out, instant(p.NowMS), " ")
 				printPool(out, pool, p)
 			}
 		}
@@ -63,15 +61,13 @@ func inPlace(draw func(io.Writer)) string {
 	return home + wrapOff + strings.ReplaceAll(printable(text.String()), "\n", eraseRight+"\n") + eraseBelow + wrapOn
 }
 
-func printTable(out io.Writer, p *wire.Pools) {
-	fmt.Fprintf(out, "%s   (interrupt to leave)\n\n", time.UnixMilli(p.NowMS).UTC().Format(time.RFC3339))
-	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "POOL\tSTATE\tWAITING\tRUNNING\tSLOTS\tQUEUE AGE MS\tFIRST BYTE P95 MS\tHOLD P95 MS")
-	for _, pool := range []string{"paid", "free"} {
+func printScreen(out io.Writer, p *wire.Pools) {
+	fmt.Fprintf(out, "%s   (interrupt to leave)\n\n", instant(p.NowMS))
+	header := cells{"POOL", "STATE", "WAITING", "RUNNING", "SLOTS", "QUEUE AGE MS", "FIRST BYTE P95 MS", "HOLD P95 MS"}
+	_ = printTable(out, poolNames, header, func(pool string) cells {
 		v := p.Pools[pool]
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", pool, v.State, v.Waiting, v.Running, v.Capacity, v.QueueAgeMS, v.FirstByteP95MS, v.Hold.P95MS)
-	}
-	_ = w.Flush()
+		return cells{pool, v.State, v.Waiting, v.Running, v.Capacity, v.QueueAgeMS, v.FirstByteP95MS, v.Hold.P95MS}
+	})
 	fmt.Fprintln(out)
 	printBackends(out, p)
 }
