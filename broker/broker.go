@@ -59,10 +59,10 @@ type IdempotencyKey struct {
 }
 
 // Gate is what the slack gate needs to know of a job whose deadline is the
-// instant deadlineMS.
-func (j *Job) Gate(deadlineMS int64) slackgate.Job {
+// instant deadlineAtMS.
+func (j *Job) Gate(deadlineAtMS int64) slackgate.Job {
 	return slackgate.Job{
-		DeadlineMS:    deadlineMS,
+		DeadlineAtMS:  deadlineAtMS,
 		ReserveMS:     j.ReserveMS,
 		Prefer:        j.Prefer,
 		FirstByteOnly: j.FirstByteOnly,

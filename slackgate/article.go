@@ -180,9 +180,9 @@ func (a *Article) Decide() Result {
 		FirstByteP95MS: a.FreeP95FirstByteMS,
 	}
 	j := Job{
-		DeadlineMS: a.EnqueuedAtMS + a.DeadlineMS,
-		ReserveMS:  a.ReserveMS,
-		Prefer:     [2]Path{Paid, Free},
+		DeadlineAtMS: a.EnqueuedAtMS + a.DeadlineMS,
+		ReserveMS:    a.ReserveMS,
+		Prefer:       [2]Path{Paid, Free},
 	}
 	return Decide(&s, j, Policy{Rule: Seed, FreeQueueAgeCutMS: a.FreeQueueAgeCutMS}, a.NowMS)
 }

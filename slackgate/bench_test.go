@@ -15,15 +15,15 @@ func loaded(workers, waiting int, slackMS int64) (*Snapshot, Job, *order) {
 		ages[i] = rng.Int64N(1500)
 	}
 	b := Belief{FirstByte: Lognormal(1200, 0.5), Hold: Lognormal(2400, 0.5)}
-	j := Job{DeadlineMS: testNow + slackMS + 2000, ReserveMS: 2000, Prefer: [2]Path{Paid, Free}}
+	j := Job{DeadlineAtMS: testNow + slackMS + 2000, ReserveMS: 2000, Prefer: [2]Path{Paid, Free}}
 	o := &order{nowMS: testNow}
 	for i := range waiting {
 		o.urgencies = append(o.urgencies, testNow+int64(i)*600_000/int64(waiting))
 	}
 	var s Snapshot
 	for _, path := range Paths {
-		l := build(Plan{Capacity: workers, RunningMS: ages, Belief: b, ReserveMS: 2000})
-		s.Pools[path] = PoolState{Limit: workers, Capacity: workers, Waiting: waiting, Running: workers, FirstByteP95MS: 1200, Ladder: l, Ahead: o.ahead(j.UrgencyMS())}
+		l := build(LadderInput{Capacity: workers, RunningAgesMS: ages, Belief: b, ReserveMS: 2000})
+		s.Pools[path] = PoolState{Limit: workers, Capacity: workers, Waiting: waiting, Running: workers, FirstByteP95MS: 1200, Ladder: l, Ahead: o.ahead(j.UrgencyAtMS())}
 	}
 	bounds := Bounds(&s, j, Policy{FreeQueueAgeCutMS: Unbounded}, slackMS)
 	for i := range bounds {
@@ -75,9 +75,9 @@ func BenchmarkBoundAndCheck(b *testing.B) {
 func BenchmarkLadder(b *testing.B) {
 	for _, workers := range []int{1, 2, 64, 512} {
 		b.Run(fmt.Sprintf("%d workers", workers), func(b *testing.B) {
-			p := Plan{Capacity: workers, Belief: Belief{FirstByte: Lognormal(1200, 0.5), Hold: Lognormal(2400, 0.5)}, ReserveMS: 2000}
+			p := LadderInput{Capacity: workers, Belief: Belief{FirstByte: Lognormal(1200, 0.5), Hold: Lognormal(2400, 0.5)}, ReserveMS: 2000}
 			for i := range workers {
-				p.RunningMS = append(p.RunningMS, int64(i*37%2000))
+				p.RunningAgesMS = append(p.RunningAgesMS, int64(i*37%2000))
 			}
 			var l Ladder
 			b.ReportAllocs()
@@ -90,7 +90,7 @@ func BenchmarkLadder(b *testing.B) {
 
 func TestPredictiveAllocatesNothing(t *testing.T) {
 	s, j, o := loaded(64, 5000, 13_000)
-	l, p := s.Pools[Paid].Ladder, Plan{Capacity: 64, RunningMS: make([]int64, 64), Belief: FixedBelief(900, 1000)}
+	l, p := s.Pools[Paid].Ladder, LadderInput{Capacity: 64, RunningAgesMS: make([]int64, 64), Belief: FixedBelief(900, 1000)}
 	l.Build(&p)
 	if n := testing.AllocsPerRun(50, func() {
 		bounds := Bounds(s, j, Policy{FreeQueueAgeCutMS: Unbounded}, 13_000)

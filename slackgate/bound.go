@@ -11,7 +11,7 @@ package slackgate
 //
 // and, where there are Rungs, for each of them
 //
-//	running + waiting with an urgency before now+AtMS + 1 <= Max
+//	running + waiting with an urgency before now+WithinMS + 1 <= Max
 type Bound struct {
 	// Path names the pool; Reject: no pool in this place.
 	Path Path
@@ -31,7 +31,7 @@ type Bound struct {
 	// admitted.
 	Laddered bool
 	// First is the index in the ladder of the first rung that binds the job:
-	// the first with AtMS above its slack.
+	// the first with WithinMS above its slack.
 	First int
 	// FirstMax stands in the place of that rung's Max.
 	FirstMax int64
@@ -68,7 +68,7 @@ func (b *Bound) Check(running int, c Counter) Break {
 	}
 	all := c.Before(Unbounded)
 	for i := range b.Rungs {
-		n := c.Before(b.Rungs[i].AtMS)
+		n := c.Before(b.Rungs[i].WithinMS)
 		if int64(running)+n+1 > b.max(i) {
 			return Break{b.First + i + 1, n}
 		}
@@ -132,7 +132,7 @@ func (b *Bound) RefusedUpToMS(s *PoolState, j *Job) int64 {
 		return need - 1
 	}
 	if i := s.Break.Rung - 1; i > b.First && i < len(b.ladder.rungs) {
-		return b.ladder.rungs[i-1].AtMS - 1
+		return b.ladder.rungs[i-1].WithinMS - 1
 	}
 	return b.slackMS
 }
@@ -217,7 +217,7 @@ func (b *Bound) retryAfterMS(s *PoolState, j *Job, slackMS int64) int64 {
 	l, at := s.Ladder, slackMS
 	behind := s.position(max(s.Break.Waiting, int64(s.Ahead)))
 	if i := s.Break.Rung - 1; i > b.First && i < len(l.rungs) {
-		at = l.rungs[i-1].AtMS // what the last of the jobs that rung i allows needs
+		at = l.rungs[i-1].WithinMS // what the last of the jobs that rung i allows needs
 	}
 	return max(1, l.at(behind, l.reserve)-at)
 }

@@ -15,10 +15,10 @@ type Result struct {
 	PredictedWaitMS int64
 	// QueueAgeMS is, per pool, the queue age the decision saw.
 	QueueAgeMS [NumPaths]int64
-	// BrokenAtMS is, per pool, the mark, relative to now, by which more jobs
+	// BrokenWithinMS is, per pool, the mark, relative to now, by which more jobs
 	// would be promised than the pool can start if it took this one. 0: none.
 	// With NeedMS within the slack it is an earlier promise that would break.
-	BrokenAtMS [NumPaths]int64
+	BrokenWithinMS [NumPaths]int64
 	// Limit names the limit or budget behind [ReasonRate] and [ReasonBudget].
 	Limit Limit
 	// RetryAfterMS is when the same job, with as much time, might be admitted
@@ -130,7 +130,7 @@ func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) (holds bool) 
 	r.NeedMS[b.Path], r.PredictedWaitMS = b.ladder.needAndWait(pool.position(int64(pool.Ahead)), j)
 	if !holds {
 		i := min(max(pool.Break.Rung-1, b.First), len(b.ladder.rungs)-1)
-		r.BrokenAtMS[b.Path] = b.ladder.rungs[i].AtMS
+		r.BrokenWithinMS[b.Path] = b.ladder.rungs[i].WithinMS
 	}
 	return holds
 }

@@ -6,8 +6,9 @@
 // any of them. The admission API, the re-check before a backend call, the
 // re-offer after a crash and the simulator all call [Decide].
 //
-// All times are milliseconds. Instants (names ending in AtMS, and Deadline and
-// Now) are on one clock, that of the store the snapshot was read from.
+// All times are milliseconds. Instants (names ending in AtMS, and NowMS) are on
+// one clock, that of the store the snapshot was read from; everything else is a
+// duration.
 package slackgate
 
 import "math"
@@ -149,8 +150,8 @@ const Unbounded = math.MaxInt64
 
 // Job is what the gate needs to know of a job.
 type Job struct {
-	// DeadlineMS is when the last byte is due, an instant.
-	DeadlineMS int64
+	// DeadlineAtMS is when the last byte is due.
+	DeadlineAtMS int64
 	// ReserveMS is kept back from the deadline: the first byte is due
 	// ReserveMS before it. At least 0.
 	ReserveMS int64
@@ -171,12 +172,12 @@ type Job struct {
 // SlackMS is deadline - now - reserve. Zero or less: nothing can be promised.
 // It saturates instead of overflowing.
 func (j Job) SlackMS(nowMS int64) int64 {
-	return satSub(satSub(j.DeadlineMS, nowMS), j.ReserveMS)
+	return satSub(satSub(j.DeadlineAtMS, nowMS), j.ReserveMS)
 }
 
-// UrgencyMS is the instant at which the first byte is due; within a pool the
+// UrgencyAtMS is the instant at which the first byte is due; within a pool the
 // smallest goes first.
-func (j Job) UrgencyMS() int64 { return satSub(j.DeadlineMS, j.ReserveMS) }
+func (j Job) UrgencyAtMS() int64 { return satSub(j.DeadlineAtMS, j.ReserveMS) }
 
 func satSub(a, b int64) int64 {
 	c := a - b

@@ -18,7 +18,7 @@ const testNow = 1_700_000_000_000
 
 // seedJob has slackMS left at testNow.
 func seedJob(slackMS int64) Job {
-	return Job{DeadlineMS: testNow + 2000 + slackMS, ReserveMS: 2000, Prefer: [2]Path{Paid, Free}}
+	return Job{DeadlineAtMS: testNow + 2000 + slackMS, ReserveMS: 2000, Prefer: [2]Path{Paid, Free}}
 }
 
 var seedPolicy = Policy{Rule: Seed, FreeQueueAgeCutMS: 3000}
@@ -138,8 +138,8 @@ func TestFailClosed(t *testing.T) {
 		{"one closed, one full", func(s *Snapshot, _ *Job, _ *Policy, _ *int64) {
 			s.Pools[Paid].Closed, s.Pools[Free].QueueAgeMS = true, 9000
 		}, ReasonNoSlack},
-		{"deadline at the end of time", func(_ *Snapshot, j *Job, _ *Policy, _ *int64) { j.DeadlineMS = math.MaxInt64 }, ReasonPaid},
-		{"deadline at the beginning of time", func(_ *Snapshot, j *Job, _ *Policy, _ *int64) { j.DeadlineMS = math.MinInt64 }, ReasonDeadline},
+		{"deadline at the end of time", func(_ *Snapshot, j *Job, _ *Policy, _ *int64) { j.DeadlineAtMS = math.MaxInt64 }, ReasonPaid},
+		{"deadline at the beginning of time", func(_ *Snapshot, j *Job, _ *Policy, _ *int64) { j.DeadlineAtMS = math.MinInt64 }, ReasonDeadline},
 		{"reserve without end", func(_ *Snapshot, j *Job, _ *Policy, _ *int64) { j.ReserveMS = math.MaxInt64 }, ReasonDeadline},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestSlackSaturates(t *testing.T) {
 		{math.MinInt64, math.MaxInt64, 1, math.MinInt64},
 		{math.MaxInt64, math.MaxInt64, math.MaxInt64, -math.MaxInt64},
 	} {
-		if got := (Job{DeadlineMS: c.deadline, ReserveMS: c.reserve}).SlackMS(c.now); got != c.want {
+		if got := (Job{DeadlineAtMS: c.deadline, ReserveMS: c.reserve}).SlackMS(c.now); got != c.want {
 			t.Errorf("deadline %d, reserve %d, now %d: slack %d, want %d", c.deadline, c.reserve, c.now, got, c.want)
 		}
 	}

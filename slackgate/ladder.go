@@ -24,17 +24,17 @@ const (
 )
 
 // Rung is one mark on the time axis of a pool: of the jobs that are running or
-// wait with an urgency before now+AtMS, there may be at most Max. All running
+// wait with an urgency before now+WithinMS, there may be at most Max. All running
 // jobs count on every rung.
 //
 // Running and waiting jobs are counted together so that a job claimed between
 // the snapshot and the count frees nothing.
 type Rung struct {
-	// AtMS is relative to now. [Unbounded] on the last rung, which counts
+	// WithinMS counts from now. [Unbounded] on the last rung, which counts
 	// every job.
-	AtMS int64
-	Max  int64
-	// WaitMS is the expected wait at AtMS: that of the last place behind Max
+	WithinMS int64
+	Max      int64
+	// WaitMS is the expected wait at the mark: that of the last place behind Max
 	// jobs that needs no more; on the last rung, of the first such place. For
 	// the record only.
 	WaitMS int64
@@ -81,13 +81,13 @@ type group struct {
 	need int64
 }
 
-// Plan is what a ladder is built from.
-type Plan struct {
+// LadderInput is what a ladder is built from.
+type LadderInput struct {
 	// Capacity is the number of living slots.
 	Capacity int
-	// RunningMS are the ages of the running jobs. More of them than Capacity
+	// RunningAgesMS are the ages of the running jobs. More of them than Capacity
 	// (a worker died) is possible: those expected to end last are kept.
-	RunningMS []int64
+	RunningAgesMS []int64
 	// Belief is what is believed about first byte and hold.
 	Belief Belief
 	// DispatchMS is how long a worker that came free takes to claim the next
@@ -104,12 +104,12 @@ type Plan struct {
 	HorizonMS int64
 }
 
-// Build computes the ladder for a plan, reusing the ladder's memory. A plan
-// whose numbers cannot be calculated with gives a ladder that admits nothing.
-func (l *Ladder) Build(p *Plan) {
+// Build computes the ladder, reusing its memory. An input whose numbers cannot
+// be calculated with gives a ladder that admits nothing.
+func (l *Ladder) Build(p *LadderInput) {
 	l.rungs, l.groups = l.rungs[:0], l.groups[:0]
 	l.starts = l.starts[:0]
-	l.running = len(p.RunningMS)
+	l.running = len(p.RunningAgesMS)
 	l.workers, l.idle = 0, 0
 	l.belief = p.Belief
 	l.reserve, l.serves = p.ReserveMS, p.ReserveMS
@@ -123,7 +123,7 @@ func (l *Ladder) Build(p *Plan) {
 	if l.hold == l.need {
 		l.reserve, l.serves = Unbounded, 0 // the last byte comes with the first
 	}
-	l.layOut(min(p.Capacity, MaxWorkers), p.RunningMS)
+	l.layOut(min(p.Capacity, MaxWorkers), p.RunningAgesMS)
 	if l.workers == 0 {
 		return
 	}
@@ -288,7 +288,7 @@ func (l *Ladder) cut(horizon int64) {
 
 func (l *Ladder) add(first, end int, need, at int64) {
 	l.rungs = append(l.rungs, Rung{
-		AtMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(end),
+		WithinMS: at, Max: int64(l.running) + int64(first), WaitMS: l.WaitMS(end),
 	})
 	l.groups = append(l.groups, group{end, need})
 }
@@ -347,7 +347,7 @@ func (l *Ladder) bind(j *Job, slackMS int64) int {
 	lo, hi := 0, len(l.rungs)
 	for lo < hi {
 		mid := int(uint(lo+hi) / 2)
-		if l.rungs[mid].AtMS > slackMS {
+		if l.rungs[mid].WithinMS > slackMS {
 			hi = mid
 		} else {
 			lo = mid + 1
@@ -366,7 +366,7 @@ func (l *Ladder) firstMax(i int, slackMS int64) int64 {
 	most := l.rungs[i].Max
 	from, g := int(most)-l.running, l.groups[i]
 	if g.end > from && g.need <= slackMS {
-		d, _ := l.search(from, 0, g.end-from, slackMS, g.need, l.rungs[i].AtMS)
+		d, _ := l.search(from, 0, g.end-from, slackMS, g.need, l.rungs[i].WithinMS)
 		most += int64(d) + 1
 	}
 	return most

@@ -30,8 +30,8 @@ func (o *order) insert(urgency int64) {
 	o.urgencies = slices.Insert(o.urgencies, o.ahead(urgency), urgency)
 }
 
-// build returns the ladder of a plan.
-func build(p Plan) *Ladder {
+// build returns the ladder of an input.
+func build(p LadderInput) *Ladder {
 	l := new(Ladder)
 	l.Build(&p)
 	return l
@@ -42,7 +42,7 @@ func onePool(l *Ladder, o *order, running int, j *Job) *Snapshot {
 	var s Snapshot
 	s.Pools[Paid] = PoolState{
 		Limit: 64, Capacity: 64, Waiting: len(o.urgencies), Running: running,
-		FirstByteP95MS: 1, Ladder: l, Ahead: o.ahead(j.UrgencyMS()),
+		FirstByteP95MS: 1, Ladder: l, Ahead: o.ahead(j.UrgencyAtMS()),
 	}
 	b := Bounds(&s, *j, Policy{FreeQueueAgeCutMS: Unbounded}, j.SlackMS(testNow))
 	s.Pools[Paid].Break = b[0].Check(running, o)
@@ -54,7 +54,7 @@ func decideOne(l *Ladder, o *order, running int, j Job) Result {
 }
 
 func paidJob(slackMS, reserveMS int64) Job {
-	return Job{DeadlineMS: testNow + slackMS + reserveMS, ReserveMS: reserveMS, Prefer: [2]Path{Paid}}
+	return Job{DeadlineAtMS: testNow + slackMS + reserveMS, ReserveMS: reserveMS, Prefer: [2]Path{Paid}}
 }
 
 // Fixed services can be followed by hand: two workers, 1200 ms each.
@@ -71,7 +71,7 @@ func TestLadderFixed(t *testing.T) {
 		{"more running than workers", []int64{200, 600, 1100}, []int64{1800, 2200, 3000, 3400}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := build(Plan{Capacity: 2, RunningMS: c.running, Belief: FixedBelief(1200, 1200), ReserveMS: 2000})
+			l := build(LadderInput{Capacity: 2, RunningAgesMS: c.running, Belief: FixedBelief(1200, 1200), ReserveMS: 2000})
 			j := paidJob(0, 2000)
 			for ahead, want := range c.need {
 				if got := l.NeedMS(ahead, &j); got != want {
@@ -84,7 +84,7 @@ func TestLadderFixed(t *testing.T) {
 
 // The need itself is admitted, a millisecond less is not.
 func TestPredictiveBoundary(t *testing.T) {
-	l := build(Plan{Capacity: 2, RunningMS: []int64{200, 1100}, Belief: FixedBelief(1200, 1200), ReserveMS: 2000})
+	l := build(LadderInput{Capacity: 2, RunningAgesMS: []int64{200, 1100}, Belief: FixedBelief(1200, 1200), ReserveMS: 2000})
 	o := &order{nowMS: testNow}
 	for ahead, need := range []int64{1300, 2200, 2500, 3400, 3700} {
 		if r := decideOne(l, o, 2, paidJob(need-1, 2000)); r.Reason != ReasonNoSlack || r.NeedMS[Paid] != need {
@@ -101,20 +101,20 @@ func TestPredictiveBoundary(t *testing.T) {
 // A job that could be served in time itself is refused when it would push out
 // one that was promised before.
 func TestPredictiveKeepsEarlierPromises(t *testing.T) {
-	l := build(Plan{Capacity: 1, RunningMS: []int64{0}, Belief: FixedBelief(1000, 1000), ReserveMS: 0})
+	l := build(LadderInput{Capacity: 1, RunningAgesMS: []int64{0}, Belief: FixedBelief(1000, 1000), ReserveMS: 0})
 	o := &order{nowMS: testNow}
 	patient := paidJob(3000, 0)
 	if r := decideOne(l, o, 1, patient); r.Reason != ReasonPaid || r.NeedMS[Paid] != 2000 {
 		t.Fatalf("%+v", r)
 	}
-	o.insert(patient.UrgencyMS())
+	o.insert(patient.UrgencyAtMS())
 	urgent := paidJob(2500, 0)
 	if r := decideOne(l, o, 1, urgent); r.Reason != ReasonPaid || r.NeedMS[Paid] != 2000 {
 		t.Fatalf("the first urgent job: %+v", r)
 	}
-	o.insert(urgent.UrgencyMS())
+	o.insert(urgent.UrgencyAtMS())
 	r := decideOne(l, o, 1, paidJob(2400, 0))
-	if r.Reason != ReasonNoSlack || r.NeedMS[Paid] != 2000 || r.BrokenAtMS[Paid] != 3000 {
+	if r.Reason != ReasonNoSlack || r.NeedMS[Paid] != 2000 || r.BrokenWithinMS[Paid] != 3000 {
 		t.Fatalf("the second urgent job: %+v", r)
 	}
 	if r.RetryAfterMS < 1 {
@@ -124,17 +124,17 @@ func TestPredictiveKeepsEarlierPromises(t *testing.T) {
 
 // With the answer longer than the reserve, the hold decides.
 func TestHoldTest(t *testing.T) {
-	plan := Plan{Capacity: 1, Belief: FixedBelief(1200, 4000), ReserveMS: 2000}
+	in := LadderInput{Capacity: 1, Belief: FixedBelief(1200, 4000), ReserveMS: 2000}
 	o := &order{nowMS: testNow}
-	l := build(plan)
+	l := build(in)
 	if r := decideOne(l, o, 0, paidJob(1999, 2000)); r.Reason != ReasonNoSlack || r.NeedMS[Paid] != 2000 {
 		t.Fatalf("%+v", r)
 	}
 	if r := decideOne(l, o, 0, paidJob(2000, 2000)); r.Reason != ReasonPaid {
 		t.Fatalf("%+v", r)
 	}
-	plan.ReserveMS = Unbounded // first byte only
-	l = build(plan)
+	in.ReserveMS = Unbounded // first byte only
+	l = build(in)
 	j := paidJob(1200, 2000)
 	j.FirstByteOnly = true
 	if r := decideOne(l, o, 0, j); r.Reason != ReasonPaid || r.NeedMS[Paid] != 1200 {
@@ -143,33 +143,33 @@ func TestHoldTest(t *testing.T) {
 	if r := decideOne(l, o, 0, paidJob(5000, 2000)); r.Admitted() {
 		t.Fatalf("a job that needs its last byte, by a ladder made for none such: %+v", r)
 	}
-	plan.ReserveMS = 0 // a class without any reserve is in play: safe for it too
-	l = build(plan)
+	in.ReserveMS = 0 // a class without any reserve is in play: safe for it too
+	l = build(in)
 	if r := decideOne(l, o, 0, paidJob(3999, 2000)); r.Reason != ReasonNoSlack {
 		t.Fatalf("%+v", r)
 	}
 }
 
 func TestLadderRefusesNonsense(t *testing.T) {
-	good := Plan{Capacity: 1, Belief: FixedBelief(1000, 1000)}
-	for name, change := range map[string]func(p *Plan){
-		"no capacity":       func(p *Plan) { p.Capacity = 0 },
-		"negative capacity": func(p *Plan) { p.Capacity = -1 },
-		"no belief":         func(p *Plan) { p.Belief = Belief{} },
-		"NaN":               func(p *Plan) { p.Belief.Hold.MeanMS = math.NaN() },
-		"NaN variance":      func(p *Plan) { p.Belief.Hold.VarMS2 = math.NaN() },
-		"infinite":          func(p *Plan) { p.Belief.FirstByte.P95MS = math.Inf(1) },
-		"negative variance": func(p *Plan) { p.Belief.FirstByte.VarMS2 = -1 },
-		"negative dispatch": func(p *Plan) { p.DispatchMS = -1 },
-		"negative reserve":  func(p *Plan) { p.ReserveMS = -1 },
-		"stuck for ever":    func(p *Plan) { p.RunningMS = []int64{math.MaxInt64} },
+	good := LadderInput{Capacity: 1, Belief: FixedBelief(1000, 1000)}
+	for name, change := range map[string]func(p *LadderInput){
+		"no capacity":       func(p *LadderInput) { p.Capacity = 0 },
+		"negative capacity": func(p *LadderInput) { p.Capacity = -1 },
+		"no belief":         func(p *LadderInput) { p.Belief = Belief{} },
+		"NaN":               func(p *LadderInput) { p.Belief.Hold.MeanMS = math.NaN() },
+		"NaN variance":      func(p *LadderInput) { p.Belief.Hold.VarMS2 = math.NaN() },
+		"infinite":          func(p *LadderInput) { p.Belief.FirstByte.P95MS = math.Inf(1) },
+		"negative variance": func(p *LadderInput) { p.Belief.FirstByte.VarMS2 = -1 },
+		"negative dispatch": func(p *LadderInput) { p.DispatchMS = -1 },
+		"negative reserve":  func(p *LadderInput) { p.ReserveMS = -1 },
+		"stuck for ever":    func(p *LadderInput) { p.RunningAgesMS = []int64{math.MaxInt64} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := good
 			change(&p)
 			l := build(p)
 			o := &order{nowMS: testNow}
-			if r := decideOne(l, o, len(p.RunningMS), paidJob(1<<40, 0)); r.Admitted() || r.NeedMS[Paid] != Unbounded {
+			if r := decideOne(l, o, len(p.RunningAgesMS), paidJob(1<<40, 0)); r.Admitted() || r.NeedMS[Paid] != Unbounded {
 				t.Fatalf("%+v", r)
 			}
 		})
@@ -184,10 +184,10 @@ func TestLadderRefusesNonsense(t *testing.T) {
 }
 
 func TestFreeQueueAgeCutByClass(t *testing.T) {
-	l := build(Plan{Capacity: 1, Belief: FixedBelief(1000, 1000)})
+	l := build(LadderInput{Capacity: 1, Belief: FixedBelief(1000, 1000)})
 	var s Snapshot
 	s.Pools[Free] = PoolState{Limit: 1, Capacity: 1, FirstByteP95MS: 1000, Ladder: l, QueueAgeMS: 90_000, ClassQueueAgeMS: 2999}
-	j := Job{DeadlineMS: testNow + 60_000, Prefer: [2]Path{Free}}
+	j := Job{DeadlineAtMS: testNow + 60_000, Prefer: [2]Path{Free}}
 	for _, c := range []struct {
 		cut  int64
 		want Reason
@@ -199,7 +199,7 @@ func TestFreeQueueAgeCutByClass(t *testing.T) {
 }
 
 func TestRetryAfter(t *testing.T) {
-	l := build(Plan{Capacity: 1, RunningMS: []int64{400}, Belief: FixedBelief(1000, 1000)})
+	l := build(LadderInput{Capacity: 1, RunningAgesMS: []int64{400}, Belief: FixedBelief(1000, 1000)})
 	o := &order{nowMS: testNow}
 	for range 3 {
 		o.insert(testNow + 50_000)
@@ -242,16 +242,16 @@ func TestRungs(t *testing.T) {
 	}
 	for _, c := range []struct{ capacity, running int }{{1, 0}, {1, 1}, {2, 2}, {64, 10}, {64, 64}, {512, 512}, {512, 0}, {4, 12}} {
 		for _, b := range []Belief{FixedBelief(1200, 1200), {FirstByte: Lognormal(1200, 0.8), Hold: Lognormal(5000, 1)}} {
-			l := build(Plan{Capacity: c.capacity, RunningMS: ages[:c.running], Belief: b, ReserveMS: 2000, HorizonMS: 24 * 3600 * 1000})
+			l := build(LadderInput{Capacity: c.capacity, RunningAgesMS: ages[:c.running], Belief: b, ReserveMS: 2000, HorizonMS: 24 * 3600 * 1000})
 			r := l.Rungs()
 			if len(r) < 10 || len(r) > MaxRungs {
 				t.Errorf("%+v: %d rungs", c, len(r))
 			}
-			if r[0].Max != int64(c.running) || r[len(r)-1].AtMS != Unbounded {
+			if r[0].Max != int64(c.running) || r[len(r)-1].WithinMS != Unbounded {
 				t.Errorf("%+v: first %+v, last %+v", c, r[0], r[len(r)-1])
 			}
 			for i := 1; i < len(r); i++ {
-				if r[i].AtMS <= r[i-1].AtMS || r[i].Max <= r[i-1].Max || r[i].WaitMS < r[i-1].WaitMS {
+				if r[i].WithinMS <= r[i-1].WithinMS || r[i].Max <= r[i-1].Max || r[i].WaitMS < r[i-1].WaitMS {
 					t.Errorf("%+v: rung %d %+v after %+v", c, i, r[i], r[i-1])
 				}
 			}
@@ -266,7 +266,7 @@ func FuzzDecide(f *testing.F) {
 	f.Add(int64(math.MaxInt64), int64(0), int64(1), 1, 1, math.MaxInt, int64(0), int64(1), 1e9, 1e18, 1e-9, int64(math.MaxInt64), false)
 	f.Fuzz(func(t *testing.T, deadline, reserve, now int64, capacity, running, waiting int, age, p95 int64, mean, variance, q float64, ran int64, seed bool) {
 		b := Belief{FirstByte: Dist{mean, variance, q}, Hold: Dist{mean, variance, q}}
-		l := build(Plan{Capacity: capacity % 600, RunningMS: []int64{ran}, Belief: b, ReserveMS: reserve})
+		l := build(LadderInput{Capacity: capacity % 600, RunningAgesMS: []int64{ran}, Belief: b, ReserveMS: reserve})
 		var s Snapshot
 		for _, path := range Paths {
 			s.Pools[path] = PoolState{Limit: capacity, Capacity: capacity, Waiting: waiting, Running: running, Ahead: waiting, QueueAgeMS: age, FirstByteP95MS: p95, Ladder: l}
@@ -275,7 +275,7 @@ func FuzzDecide(f *testing.F) {
 		if seed {
 			p.Rule = Seed
 		}
-		r := Decide(&s, Job{DeadlineMS: deadline, ReserveMS: reserve, Prefer: [2]Path{Paid, Free}}, p, now)
+		r := Decide(&s, Job{DeadlineAtMS: deadline, ReserveMS: reserve, Prefer: [2]Path{Paid, Free}}, p, now)
 		if r.Admitted() && r.SlackMS <= 0 || r.RetryAfterMS < 0 {
 			t.Fatalf("%+v", r)
 		}

@@ -18,8 +18,8 @@ func drawBelief(t *rapid.T) Belief {
 	return b
 }
 
-func drawPlan(t *rapid.T) Plan {
-	p := Plan{
+func drawInput(t *rapid.T) LadderInput {
+	p := LadderInput{
 		Capacity:  rapid.IntRange(1, 70).Draw(t, "capacity"),
 		Belief:    drawBelief(t),
 		ReserveMS: rapid.SampledFrom([]int64{0, 2000, Unbounded}).Draw(t, "reserve"),
@@ -27,7 +27,7 @@ func drawPlan(t *rapid.T) Plan {
 	}
 	n := rapid.IntRange(0, p.Capacity+2).Draw(t, "running")
 	for range n {
-		p.RunningMS = append(p.RunningMS, rapid.Int64Range(0, 30_000).Draw(t, "age"))
+		p.RunningAgesMS = append(p.RunningAgesMS, rapid.Int64Range(0, 30_000).Draw(t, "age"))
 	}
 	p.DispatchMS = rapid.Int64Range(0, 20).Draw(t, "dispatch")
 	return p
@@ -42,8 +42,8 @@ func drawOrder(t *rapid.T) *order {
 	return o
 }
 
-// jobFor is a job of a class that the plan was made for.
-func jobFor(p *Plan, slackMS int64) Job {
+// jobFor is a job of a class that the ladder was built for.
+func jobFor(p *LadderInput, slackMS int64) Job {
 	if p.ReserveMS == Unbounded {
 		j := paidJob(slackMS, 500)
 		j.FirstByteOnly = true
@@ -54,12 +54,12 @@ func jobFor(p *Plan, slackMS int64) Job {
 
 func TestMoreSlackNeverRefuses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l, o := build(p), drawOrder(t)
 		slack := rapid.Int64Range(1, 800_000).Draw(t, "slack")
 		more := rapid.Int64Range(1, 100_000).Draw(t, "more")
-		a := decideOne(l, o, len(p.RunningMS), jobFor(&p, slack))
-		b := decideOne(l, o, len(p.RunningMS), jobFor(&p, slack+more))
+		a := decideOne(l, o, len(p.RunningAgesMS), jobFor(&p, slack))
+		b := decideOne(l, o, len(p.RunningAgesMS), jobFor(&p, slack+more))
 		if a.Admitted() && !b.Admitted() {
 			t.Fatalf("admitted with %d, refused with %d: %+v %+v", slack, slack+more, a, b)
 		}
@@ -70,11 +70,11 @@ func TestMoreSlackNeverRefuses(t *testing.T) {
 func TestRefusedUpTo(t *testing.T) {
 	var more, checks int
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l, o := build(p), drawOrder(t)
 		slack := rapid.Int64Range(1, 100_000).Draw(t, "slack")
 		j := jobFor(&p, slack)
-		s := onePool(l, o, len(p.RunningMS), &j)
+		s := onePool(l, o, len(p.RunningAgesMS), &j)
 		policy := Policy{FreeQueueAgeCutMS: Unbounded}
 		if res := Decide(s, j, policy, testNow); res.Admitted() {
 			return
@@ -88,7 +88,7 @@ func TestRefusedUpTo(t *testing.T) {
 		more++
 		other := rapid.Int64Range(slack+1, min(upTo, 2_000_000)).Draw(t, "other slack")
 		for _, slack := range []int64{other, min(upTo, 2_000_000)} {
-			if res := decideOne(l, o, len(p.RunningMS), jobFor(&p, slack)); res.Admitted() {
+			if res := decideOne(l, o, len(p.RunningAgesMS), jobFor(&p, slack)); res.Admitted() {
 				t.Fatalf("refused up to %d, admitted with %d: %+v", upTo, slack, res)
 			}
 		}
@@ -100,12 +100,12 @@ func TestRefusedUpTo(t *testing.T) {
 
 func TestLongerQueueNeverAdmits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l, o := build(p), drawOrder(t)
 		j := jobFor(&p, rapid.Int64Range(1, 800_000).Draw(t, "slack"))
-		a := decideOne(l, o, len(p.RunningMS), j)
+		a := decideOne(l, o, len(p.RunningAgesMS), j)
 		o.insert(testNow + rapid.Int64Range(-1000, 700_000).Draw(t, "one more"))
-		b := decideOne(l, o, len(p.RunningMS), j)
+		b := decideOne(l, o, len(p.RunningAgesMS), j)
 		if !a.Admitted() && b.Admitted() {
 			t.Fatalf("refused, then admitted with one more waiting: %+v %+v", a, b)
 		}
@@ -114,7 +114,7 @@ func TestLongerQueueNeverAdmits(t *testing.T) {
 
 func TestNeedIsNeverBelowTheP95(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l := build(p)
 		j := jobFor(&p, 1)
 		last := int64(0)
@@ -125,7 +125,7 @@ func TestNeedIsNeverBelowTheP95(t *testing.T) {
 			}
 			last = need
 		}
-		if idle := p.Capacity - len(p.RunningMS); idle > 0 && p.ReserveMS == Unbounded {
+		if idle := p.Capacity - len(p.RunningAgesMS); idle > 0 && p.ReserveMS == Unbounded {
 			j.FirstByteOnly = true
 			if need := l.NeedMS(idle-1, &j); need != ceilMS(p.Belief.FirstByte.P95MS) {
 				t.Fatalf("a free worker: need %d, p95 %v", need, p.Belief.FirstByte.P95MS)
@@ -139,11 +139,11 @@ func TestNeedIsNeverBelowTheP95(t *testing.T) {
 // and without any of the short cuts.
 func TestDecisionAgreesWithTheScript(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l, o := build(p), drawOrder(t)
 		j := jobFor(&p, rapid.Int64Range(1, 800_000).Draw(t, "slack"))
 		// A job may have been claimed since the ladder was built.
-		running := len(p.RunningMS)
+		running := len(p.RunningAgesMS)
 		if len(o.urgencies) > 0 && rapid.Bool().Draw(t, "claimed") {
 			running++
 			o.urgencies = o.urgencies[1:]
@@ -152,14 +152,14 @@ func TestDecisionAgreesWithTheScript(t *testing.T) {
 		b := Bounds(onePool(l, o, running, &j), j, Policy{FreeQueueAgeCutMS: Unbounded}, slack)[0]
 		script := len(l.Rungs()) > 0
 		for i, r := range l.Rungs() {
-			if r.AtMS <= slack {
+			if r.WithinMS <= slack {
 				continue
 			}
 			most := r.Max
 			if i == b.First {
 				most = b.FirstMax
 			}
-			if int64(running)+o.Before(r.AtMS)+1 > most {
+			if int64(running)+o.Before(r.WithinMS)+1 > most {
 				script = false
 			}
 		}
@@ -170,7 +170,7 @@ func TestDecisionAgreesWithTheScript(t *testing.T) {
 		if r.Admitted() && r.NeedMS[Paid] > slack {
 			t.Fatalf("admitted with a need of %d and a slack of %d", r.NeedMS[Paid], slack)
 		}
-		if !r.Admitted() && r.NeedMS[Paid] <= slack && r.BrokenAtMS[Paid] <= slack {
+		if !r.Admitted() && r.NeedMS[Paid] <= slack && r.BrokenWithinMS[Paid] <= slack {
 			t.Fatalf("refused without a reason: %+v", r)
 		}
 	})
@@ -180,13 +180,13 @@ func TestDecisionAgreesWithTheScript(t *testing.T) {
 // job admitted by them keeps each waiting job within what its place needs.
 func TestRungsAreOnTheSafeSide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := drawPlan(t)
+		p := drawInput(t)
 		l, o := build(p), &order{nowMS: testNow}
-		running := len(p.RunningMS)
+		running := len(p.RunningAgesMS)
 		for range rapid.IntRange(1, 150).Draw(t, "offers") {
 			j := jobFor(&p, rapid.Int64Range(1, 90_000).Draw(t, "slack"))
 			if r := decideOne(l, o, running, j); r.Admitted() {
-				o.insert(j.UrgencyMS())
+				o.insert(j.UrgencyAtMS())
 			}
 		}
 		for i, u := range o.urgencies {
@@ -234,17 +234,17 @@ func TestPromisesHoldWhenServicesAreAsPredicted(t *testing.T) {
 			for i := range busy {
 				ages[i] = now - busy[i].started
 			}
-			l.Build(&Plan{Capacity: workers, RunningMS: ages, Belief: FixedBelief(first, hold), ReserveMS: reserve})
+			l.Build(&LadderInput{Capacity: workers, RunningAgesMS: ages, Belief: FixedBelief(first, hold), ReserveMS: reserve})
 			o.nowMS = now
 			slack := rapid.Int64Range(1, 30_000).Draw(t, "slack")
-			j := Job{DeadlineMS: now + slack + reserve, ReserveMS: reserve, Prefer: [2]Path{Paid}}
-			s := PoolState{Limit: workers, Capacity: workers, Waiting: len(o.urgencies), Running: len(busy), FirstByteP95MS: first, Ladder: l, Ahead: o.ahead(j.UrgencyMS())}
+			j := Job{DeadlineAtMS: now + slack + reserve, ReserveMS: reserve, Prefer: [2]Path{Paid}}
+			s := PoolState{Limit: workers, Capacity: workers, Waiting: len(o.urgencies), Running: len(busy), FirstByteP95MS: first, Ladder: l, Ahead: o.ahead(j.UrgencyAtMS())}
 			var snap Snapshot
 			snap.Pools[Paid] = s
 			b := Bounds(&snap, j, Policy{FreeQueueAgeCutMS: Unbounded}, slack)
 			snap.Pools[Paid].Break = b[0].Check(len(busy), o)
 			if r := Decide(&snap, j, Policy{FreeQueueAgeCutMS: Unbounded}, now); r.Admitted() {
-				o.insert(j.UrgencyMS())
+				o.insert(j.UrgencyAtMS())
 			}
 		}
 		advance(now + 100_000)

@@ -32,8 +32,8 @@ func (l *Ladder) Shares(demands []Demand) Shares {
 	wants := make([]float64, len(demands))
 	at, least := float64(0), int64(0)
 	for i, r := range l.rungs {
-		if r.AtMS != Unbounded { // the last counts every job: its mark is the one before
-			at = float64(r.AtMS)
+		if r.WithinMS != Unbounded { // the last counts every job: its mark is the one before
+			at = float64(r.WithinMS)
 		}
 		for n, d := range demands {
 			wants[n] = d.within(at)
@@ -69,7 +69,7 @@ func (s Shares) Check(l *Ladder, first int, before func(atMS int64) int64) Break
 		if all+1 <= s[i] {
 			return Break{} // later levels are no lower
 		}
-		if n := before(l.rungs[i].AtMS); n+1 > s[i] {
+		if n := before(l.rungs[i].WithinMS); n+1 > s[i] {
 			return Break{Rung: i + 1, Waiting: n}
 		}
 	}

@@ -31,7 +31,7 @@ func TestLevel(t *testing.T) {
 func TestSharesProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var l Ladder
-		l.Build(&Plan{
+		l.Build(&LadderInput{
 			Capacity: rapid.IntRange(1, 20).Draw(rt, "capacity"), Belief: FixedBelief(1000, 1000),
 			ReserveMS: 2000, HorizonMS: 600_000,
 		})

@@ -56,13 +56,13 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 	v := &view{at: at, pools: s.Pools, state: st.Pools}
 	for _, path := range slackgate.Paths {
 		ladder := new(slackgate.Ladder)
-		ladder.Build(&slackgate.Plan{
-			Capacity:   st.Pools[path].Capacity,
-			RunningMS:  st.RunningAges[path],
-			Belief:     s.Beliefs[path],
-			DispatchMS: a.dispatchMS(s.DispatchMS),
-			ReserveMS:  s.MinReserveMS,
-			HorizonMS:  s.HorizonMS,
+		ladder.Build(&slackgate.LadderInput{
+			Capacity:      st.Pools[path].Capacity,
+			RunningAgesMS: st.RunningAges[path],
+			Belief:        s.Beliefs[path],
+			DispatchMS:    a.dispatchMS(s.DispatchMS),
+			ReserveMS:     s.MinReserveMS,
+			HorizonMS:     s.HorizonMS,
 		})
 		v.pools[path].SetLadder(ladder, st.Released[path])
 		v.pools[path].SetShares(ladder.Shares(st.Demands[path]))

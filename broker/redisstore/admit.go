@@ -293,10 +293,10 @@ func appendRungs(l *slackgate.Ladder) string {
 	out := make([]byte, 0, 3*rungDigits*len(rungs))
 	number := func(n int64) { out = appendNumber(out, n) }
 	for _, r := range rungs {
-		if r.AtMS == slackgate.Unbounded {
-			r.AtMS = -1
+		if r.WithinMS == slackgate.Unbounded {
+			r.WithinMS = -1
 		}
-		number(r.AtMS)
+		number(r.WithinMS)
 		number(r.Max)
 		number(r.WaitMS)
 	}

@@ -213,8 +213,8 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 			for _, path := range slackgate.Paths {
 				c := &crowds[path]
 				l := new(slackgate.Ladder)
-				l.Build(&slackgate.Plan{
-					Capacity: st.Pools[path].Capacity, RunningMS: st.RunningAges[path],
+				l.Build(&slackgate.LadderInput{
+					Capacity: st.Pools[path].Capacity, RunningAgesMS: st.RunningAges[path],
 					Belief: slackgate.FixedBelief(c.p95, c.hold), DispatchMS: dispatch, ReserveMS: ladderReserveMS, HorizonMS: 3600_000,
 				})
 				pools[path].Ladder, pools[path].Released = l, st.Released[path]
@@ -496,7 +496,7 @@ func releasedCounter(t *testing.T, h *harness) {
 	l := new(slackgate.Ladder)
 	// One worker of 1,000 ms: two jobs fit before 2,500 ms, the running one
 	// among them.
-	l.Build(&slackgate.Plan{Capacity: 1, RunningMS: []int64{0}, Belief: slackgate.FixedBelief(1000, 1000), ReserveMS: 0, HorizonMS: 60_000})
+	l.Build(&slackgate.LadderInput{Capacity: 1, RunningAgesMS: []int64{0}, Belief: slackgate.FixedBelief(1000, 1000), ReserveMS: 0, HorizonMS: 60_000})
 	pools[slackgate.Paid].Ladder, pools[slackgate.Paid].Released = l, st.Released[slackgate.Paid]
 	offer := func(id string) Admission {
 		t.Helper()

@@ -82,7 +82,7 @@ func TestReplicasShareOnePromise(t *testing.T) {
 	// What one gate promises with all its workers free: as many as can start in
 	// time, and, while the run goes on, those whose turn comes meanwhile.
 	var l slackgate.Ladder
-	l.Build(&slackgate.Plan{
+	l.Build(&slackgate.LadderInput{
 		Capacity: 2, Belief: slackgate.FixedBelief(1200, 1200), DispatchMS: dispatchPolls * cfg.Worker.PollMS, ReserveMS: 2000,
 	})
 	job := slackgate.Job{ReserveMS: 2000}

@@ -50,14 +50,14 @@ func decision(t *testing.T, r *Report) {
 	policy := slackgate.Policy{FreeQueueAgeCutMS: slackgate.Unbounded}
 	belief := slackgate.Belief{FirstByte: slackgate.Lognormal(1200, 0.5), Hold: slackgate.Lognormal(2400, 0.5)}
 	rng := rand.New(rand.NewPCG(7, 7))
-	plan := slackgate.Plan{Capacity: 64, Belief: belief, ReserveMS: 2000}
+	plan := slackgate.LadderInput{Capacity: 64, Belief: belief, ReserveMS: 2000}
 	for range 64 {
-		plan.RunningMS = append(plan.RunningMS, rng.Int64N(1500))
+		plan.RunningAgesMS = append(plan.RunningAgesMS, rng.Int64N(1500))
 	}
 	var ladder slackgate.Ladder
 	ladder.Build(&plan)
 	state := func(waiting, slack int64) (*slackgate.Snapshot, slackgate.Job) {
-		j := slackgate.Job{DeadlineMS: now + slack + 2000, ReserveMS: 2000, Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free}}
+		j := slackgate.Job{DeadlineAtMS: now + slack + 2000, ReserveMS: 2000, Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free}}
 		w := waitingJobs{waiting, 600_000}
 		var s slackgate.Snapshot
 		for _, path := range slackgate.Paths {

@@ -149,7 +149,7 @@ func (r *run) look(sh *shard, job int, now int64) (waitMS int64, waiting int) {
 func (r *run) waitIn(sh *shard, i int, asOf, now int64) int64 {
 	// The job has the slack that it has; only the shard is older.
 	job := r.jobs[i]
-	job.DeadlineMS -= now - asOf
+	job.DeadlineAtMS -= now - asOf
 	if res := r.ask(sh, job, asOf); res.Admitted() {
 		return res.PredictedWaitMS
 	}

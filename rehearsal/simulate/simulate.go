@@ -150,7 +150,7 @@ func replay(w Workload, s Service, p Policy, over Sharding, seed uint64) (Outcom
 	r.out.Classes = make([]ClassCount, max(1, len(w.Classes)))
 	for i := range arrived {
 		a := &arrived[i]
-		r.jobs[i] = slackgate.Job{DeadlineMS: startAtMS + a.lastDueAtMS(), ReserveMS: a.ReserveMS, Prefer: a.Prefer}
+		r.jobs[i] = slackgate.Job{DeadlineAtMS: startAtMS + a.lastDueAtMS(), ReserveMS: a.ReserveMS, Prefer: a.Prefer}
 		r.seen[i] = JobRun{ClaimedAtMS: -1, FirstAtMS: -1, EndedAtMS: -1}
 		r.reserveMS = min(r.reserveMS, a.ReserveMS)
 		r.horizonMS = max(r.horizonMS, a.DeadlineInMS)
@@ -228,7 +228,7 @@ func (r *run) ask(sh *shard, job slackgate.Job, now int64) slackgate.Result {
 	policy := r.policy.gate()
 	var snap slackgate.Snapshot
 	for _, path := range slackgate.Paths {
-		snap.Pools[path] = r.state(sh.pools[path], job.UrgencyMS(), now)
+		snap.Pools[path] = r.state(sh.pools[path], job.UrgencyAtMS(), now)
 	}
 	bounds := slackgate.Bounds(&snap, job, policy, job.SlackMS(now))
 	for k := range bounds {
@@ -254,8 +254,8 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 	s.ClassQueueAgeMS = s.QueueAgeMS
 	s.Closed = r.service.Closed != nil && r.service.Closed(p.path, now-startAtMS)
 	if r.policy.Rule == slackgate.Predictive {
-		p.ladder.Build(&slackgate.Plan{
-			Capacity: p.workers, RunningMS: p.ages, Belief: p.belief,
+		p.ladder.Build(&slackgate.LadderInput{
+			Capacity: p.workers, RunningAgesMS: p.ages, Belief: p.belief,
 			ReserveMS: r.reserveMS, HorizonMS: r.horizonMS,
 		})
 		s.Ladder = &p.ladder
@@ -266,7 +266,7 @@ func (r *run) state(p *pool, urgency, now int64) slackgate.PoolState {
 // enqueue puts a job into a pool's order.
 func (r *run) enqueue(sh *shard, i int, path slackgate.Path, now int64) {
 	p := sh.pools[path]
-	urgency := r.jobs[i].UrgencyMS()
+	urgency := r.jobs[i].UrgencyAtMS()
 	p.queue = slices.Insert(p.queue, p.place(urgency), waiting{urgency, i})
 	r.seen[i].Path = path
 	r.claim(sh, path, now)
@@ -306,7 +306,7 @@ func (r *run) claim(sh *shard, path slackgate.Path, now int64) {
 		}
 		job := &r.jobs[i]
 		switch {
-		case slackgate.StillFits(job.SlackMS(now), job.DeadlineMS-now, ceil(p.belief.FirstByte.P95MS), hold):
+		case slackgate.StillFits(job.SlackMS(now), job.DeadlineAtMS-now, ceil(p.belief.FirstByte.P95MS), hold):
 		case !r.policy.Recheck:
 			r.out.UnderP95++
 		case r.rescue(sh, path, i, now):
@@ -336,16 +336,16 @@ func (r *run) rescue(sh *shard, from slackgate.Path, i int, now int64) bool {
 func (r *run) call(path slackgate.Path, i int, now int64) call {
 	job := &r.jobs[i]
 	v := r.serve(&Call{
-		Job: i, Path: path, AtMS: now - startAtMS, Patient: !r.policy.Cut, SlackMS: job.SlackMS(now), LeftMS: job.DeadlineMS - now,
+		Job: i, Path: path, AtMS: now - startAtMS, Patient: !r.policy.Cut, SlackMS: job.SlackMS(now), LeftMS: job.DeadlineAtMS - now,
 	})
 	r.seen[i].Backend, r.seen[i].Attempts = v.Backend, v.Attempts
 	c := call{job: i, startAtMS: now, firstAtMS: now + min(v.FirstMS, Never), doneAtMS: now + max(v.HoldMS, 1), fate: v.Fate}
 	if !r.policy.Cut {
 		return c
 	}
-	end := job.DeadlineMS
-	if c.firstAtMS > job.UrgencyMS() {
-		end = job.UrgencyMS()
+	end := job.DeadlineAtMS
+	if c.firstAtMS > job.UrgencyAtMS() {
+		end = job.UrgencyAtMS()
 	}
 	if end = max(end, now); c.doneAtMS > end {
 		c.doneAtMS, c.cut = end, true
@@ -364,7 +364,7 @@ func (r *run) finish(p *pool, now int64) {
 		if c.firstAtMS <= c.doneAtMS {
 			seen.FirstAtMS = c.firstAtMS - startAtMS
 		}
-		if !c.cut && c.fate == Answered && c.firstAtMS <= job.UrgencyMS() && c.doneAtMS <= job.DeadlineMS {
+		if !c.cut && c.fate == Answered && c.firstAtMS <= job.UrgencyAtMS() && c.doneAtMS <= job.DeadlineAtMS {
 			r.out.Usable++
 			r.out.Classes[r.arrived[c.job].Class].Usable++
 			seen.Usable = true
