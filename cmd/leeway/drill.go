@@ -132,8 +132,8 @@ func (c *drillRunCmd) play(ctx context.Context, out io.Writer, p *drill.Plan) (*
 		if err != nil {
 			return nil, err
 		}
-		e.Against, e.Plan, e.Differs, e.LeftOut = d.Name(), fitted.Plan, fitted.Differs, fitted.LeftOut
-		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return live(ctx, out, p, d) }
+		e.Against, e.Plan, e.Differs, e.LeftOut = d.Client.Base, fitted.Plan, fitted.Differs, fitted.LeftOut
+		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return live(ctx, out, p, &d.Target) }
 	default:
 		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return embedded(ctx, out, p) }
 	}
@@ -161,12 +161,12 @@ func embedded(ctx context.Context, out io.Writer, p *drill.Plan) (*drill.Run, er
 	if err != nil {
 		return nil, err
 	}
-	r, err := live(ctx, out, p, t)
+	r, err := live(ctx, out, p, &t.Target)
 	return r, errors.Join(err, t.Stop(context.WithoutCancel(ctx)))
 }
 
 // live plays a plan against a target in real time.
-func live(ctx context.Context, out io.Writer, p *drill.Plan, t drill.Target) (*drill.Run, error) {
+func live(ctx context.Context, out io.Writer, p *drill.Plan, t *drill.Target) (*drill.Run, error) {
 	var progress drill.Progress
 	defer status(out, &progress)()
 	return drill.Play(ctx, p, t, &progress)
@@ -243,7 +243,7 @@ func (c *drillListCmd) Run(ctx context.Context, out io.Writer) error {
 		}
 		defer d.Close()
 		where = func(p *drill.Plan) string {
-			if why := drill.Cannots(p, d); len(why) > 0 {
+			if why := d.Cannots(p); len(why) > 0 {
 				return "left out: " + strings.Join(why, "; ")
 			}
 			f, err := d.Fit(ctx, p)

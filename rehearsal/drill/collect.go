@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"leeway/broker"
 	"leeway/broker/background"
@@ -17,6 +18,9 @@ import (
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
+
+// idleLimit is how long a backend may take to notice that a client has left.
+const idleLimit = 5 * time.Second
 
 // collect reads ledgers, backends and checks once all jobs have ended.
 func (r *player) collect(ctx context.Context, fromMS int64) error {
@@ -32,9 +36,9 @@ func (r *player) collect(ctx context.Context, fromMS int64) error {
 		return err
 	}
 	r.leftBehind(ctx)
-	report, err := r.api.CheckLedgers(ctx)
+	report, err := r.checkLedgers(ctx)
 	if err != nil {
-		return fmt.Errorf("the ledgers could not be checked: %w", err)
+		return err
 	}
 	for _, i := range report.Items {
 		c := Check{OK: i.OK, Detail: i.Detail, Before: !i.OK && r.troubled[i.Name]}
@@ -47,17 +51,12 @@ func (r *player) collect(ctx context.Context, fromMS int64) error {
 	return nil
 }
 
-// troubles notes what of the ledgers does not balance before the drill.
-func (r *player) troubles(ctx context.Context) error {
-	report, err := r.api.CheckLedgers(ctx)
+func (r *player) checkLedgers(ctx context.Context) (*ledger.Report, error) {
+	report, err := r.target.Client.CheckLedgers(ctx)
 	if err != nil {
-		return fmt.Errorf("the ledgers could not be checked: %w", err)
+		return nil, fmt.Errorf("the ledgers could not be checked: %w", err)
 	}
-	r.troubled = map[string]bool{}
-	for _, i := range report.Items {
-		r.troubled[i.Name] = !i.OK
-	}
-	return nil
+	return report, nil
 }
 
 // rowsOf streams a ledger's rows from a time on.
@@ -131,13 +130,13 @@ func (b *books) sums() (spend []SpendSum, misses []MissSum) {
 // ledgers reads what the two ledgers have of this run's jobs.
 func (r *player) ledgers(ctx context.Context, fromMS int64) error {
 	var b books
-	err := rowsOf(ctx, r.api, ledger.Spend, fromMS, func(row *broker.SpendRow) {
+	err := rowsOf(ctx, r.target.Client, ledger.Spend, fromMS, func(row *broker.SpendRow) {
 		if _, ours := r.byID[row.JobID]; ours {
 			b.pay(row)
 		}
 	})
 	if err == nil {
-		err = rowsOf(ctx, r.api, ledger.Misses, fromMS, func(row *broker.MissRow) {
+		err = rowsOf(ctx, r.target.Client, ledger.Misses, fromMS, func(row *broker.MissRow) {
 			if _, ours := r.byID[row.JobID]; ours {
 				b.miss(row.Path, row.Cause)
 			}
@@ -149,30 +148,22 @@ func (r *player) ledgers(ctx context.Context, fromMS int64) error {
 
 // calls reads what the lab backends saw of this run.
 func (r *player) calls(ctx context.Context) error {
-	base := r.begin.UnixMilli()
-	if !r.target.WholeRecord() {
+	if !r.target.WholeRecord {
 		return nil // a part would look like the whole
 	}
-	for name, l := range r.target.Labs() {
+	r.run.Calls = []Call{}
+	for name, l := range r.target.Labs {
 		attempts, err := l.Attempts(ctx, r.seqs[name])
 		if err != nil {
 			return fmt.Errorf("lab %s: %w", name, err)
 		}
-		if r.run.Calls == nil {
-			r.run.Calls = []Call{}
-		}
 		for _, a := range attempts {
-			c := Call{
-				Backend: name, Job: -1, AtMS: a.ReceivedAtMS - base, FirstMS: int64(a.FirstByteMS),
-				ElapsedMS: int64(a.ElapsedMS), Ended: string(a.Ended), Fault: a.Fault,
-			}
-			if cut := strings.LastIndexByte(a.RequestID, '-'); cut > 0 { // the job's id and the attempt's number
-				if i, ok := r.byID[a.RequestID[:cut]]; ok {
-					c.Job = i
-				}
-			}
-			if c.Job >= 0 {
-				r.run.Calls = append(r.run.Calls, c)
+			cut := strings.LastIndexByte(a.RequestID, '-') // between the job's id and the attempt's number
+			if i, ours := r.byID[a.RequestID[:max(cut, 0)]]; ours {
+				r.run.Calls = append(r.run.Calls, Call{
+					Backend: name, Job: i, AtMS: a.ReceivedAtMS - r.begin.UnixMilli(), FirstMS: int64(a.FirstByteMS),
+					ElapsedMS: int64(a.ElapsedMS), Ended: string(a.Ended), Fault: a.Fault,
+				})
 			}
 		}
 	}
@@ -191,7 +182,7 @@ func (r *player) leftBehind(ctx context.Context) {
 		}
 	}
 	healthy, idle := true, true
-	labs := r.target.Labs()
+	labs := r.target.Labs
 	for _, l := range labs {
 		f, err := l.Fault(ctx)
 		healthy = healthy && err == nil && f.Name == ""
@@ -207,8 +198,8 @@ func (r *player) leftBehind(ctx context.Context) {
 			open++
 		}
 	}
-	if r.target.Alone() {
-		pools, err := r.api.Pools(ctx)
+	if r.target.Alone {
+		pools, err := r.target.Client.Pools(ctx)
 		inFlight := 0
 		if err == nil {
 			for _, v := range pools.Pools {
@@ -219,15 +210,16 @@ func (r *player) leftBehind(ctx context.Context) {
 	} else {
 		check(open == 0, "every admitted job of the drill has ended: %d have not", open)
 	}
-	flags, err := r.api.Flags(ctx)
+	flags, err := r.target.Client.Flags(ctx)
 	set := slices.ContainsFunc(flags, func(f wire.FlagView) bool { return strings.Contains(f.By, actor) && f.Source == "flag" })
 	check(err == nil && !set, "no flag of the drill is still set")
 }
 
 // idle waits a little for a backend that a client has just left.
 func (r *player) idle(ctx context.Context, l Control) bool {
-	const tries = 25
-	for range tries {
+	ctx, cancel := context.WithTimeout(ctx, idleLimit)
+	defer cancel()
+	for {
 		s, err := l.State(ctx)
 		if err != nil {
 			return false
@@ -239,5 +231,4 @@ func (r *player) idle(ctx context.Context, l Control) bool {
 			return false
 		}
 	}
-	return false
 }

@@ -41,10 +41,9 @@ type DeploymentOptions struct {
 // Deployment is a Leeway that runs elsewhere: in other processes, known by the
 // address of its API. What became of the jobs is read from that alone.
 type Deployment struct {
-	o        DeploymentOptions
-	client   *client.Client
+	Target
+
 	http     *http.Transport
-	labs     map[string]Control
 	gate     *wire.GateAnswer
 	backends []string
 	workers  map[string]bool // those that have been seen
@@ -62,12 +61,21 @@ func OpenDeployment(ctx context.Context, o DeploymentOptions) (*Deployment, erro
 	}
 	t := &http.Transport{MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute}
 	hc := &http.Client{Transport: t}
-	d := &Deployment{
-		o: o, http: t, labs: map[string]Control{}, workers: map[string]bool{},
-		client: &client.Client{Base: strings.TrimSuffix(o.URL, "/"), Key: o.Key, HTTP: hc},
-	}
+	d := &Deployment{http: t, workers: map[string]bool{}, Target: Target{
+		Client: &client.Client{Base: strings.TrimSuffix(o.URL, "/"), Key: o.Key, HTTP: hc}, Class: o.Class, Labs: map[string]Control{},
+	}}
 	for name, u := range o.Controls {
-		d.labs[name] = &lab.Remote{URL: u, HTTP: hc}
+		d.Labs[name] = &lab.Remote{URL: u, HTTP: hc}
+	}
+	signal := func(pid int, s syscall.Signal) func(context.Context) error {
+		return func(context.Context) error { return syscall.Kill(pid, s) }
+	}
+	d.Processes = map[Action]func(context.Context) error{}
+	if o.WorkerPID != 0 {
+		d.Processes[DoKillWorker], d.Processes[DoAddWorker] = signal(o.WorkerPID, syscall.SIGKILL), d.newWorker
+	}
+	if o.RedisPID != 0 {
+		d.Processes[DoPauseStore], d.Processes[DoWakeStore] = signal(o.RedisPID, syscall.SIGSTOP), signal(o.RedisPID, syscall.SIGCONT)
 	}
 	if err := d.look(ctx); err != nil {
 		d.Close()
@@ -120,10 +128,10 @@ func (o *DeploymentOptions) host(address string) (string, error) {
 // look reads how the deployment stands.
 func (d *Deployment) look(ctx context.Context) error {
 	var err error
-	if d.gate, err = d.client.Gate(ctx, d.o.Class); err != nil {
+	if d.gate, err = d.Client.Gate(ctx, d.Class); err != nil {
 		return err
 	}
-	pools, err := d.client.Pools(ctx)
+	pools, err := d.Client.Pools(ctx)
 	if err != nil {
 		return err
 	}
@@ -133,86 +141,23 @@ func (d *Deployment) look(ctx context.Context) error {
 	}
 	slices.Sort(d.backends)
 	d.backends = slices.Compact(d.backends)
-	for _, name := range slices.Sorted(maps.Keys(d.labs)) {
+	for _, name := range slices.Sorted(maps.Keys(d.Labs)) {
 		if !slices.Contains(d.backends, name) {
 			return fmt.Errorf("--lab-control: no backend there is called %.60q; there are: %s", name, strings.Join(d.backends, ", "))
 		}
 	}
+	d.WholeRecord = len(d.backends) > 0 && len(d.Labs) == len(d.backends)
 	return nil
 }
 
 // Close lets go of the connections.
 func (d *Deployment) Close() { d.http.CloseIdleConnections() }
 
-// Name is the deployment's address.
-func (d *Deployment) Name() string { return d.client.Base }
-
-// Alone implements [Target]: others may have jobs there.
-func (d *Deployment) Alone() bool { return false }
-
-// Client implements [Target].
-func (d *Deployment) Client() *client.Client { return d.client }
-
-// Class implements [Target].
-func (d *Deployment) Class() string { return d.o.Class }
-
-// Labs implements [Target].
-func (d *Deployment) Labs() map[string]Control { return d.labs }
-
-// WholeRecord implements [Target].
-func (d *Deployment) WholeRecord() bool {
-	return len(d.backends) > 0 && len(d.labs) == len(d.backends)
-}
-
-// Backend implements [Target]: only the workers know where backends are.
-func (d *Deployment) Backend(string) (string, *http.Client, bool) { return "", nil, false }
-
-// Cannot implements [Target].
-func (d *Deployment) Cannot(e *Event) string {
-	switch e.Do {
-	case DoFault, DoHeal:
-		if d.labs[e.On] == nil {
-			return fmt.Sprintf("needs the control of %s (--lab-control %s=URL)", e.On, e.On)
-		}
-	case DoKillWorker, DoAddWorker:
-		if d.o.WorkerPID == 0 {
-			return "needs a worker of this machine (--worker-pid)"
-		}
-	case DoPauseStore, DoWakeStore:
-		if d.o.RedisPID == 0 {
-			return "needs the Redis of this machine (--redis-pid)"
-		}
-	case DoFlag, DoClearFlag:
-	}
-	return ""
-}
-
-// Do implements [Target].
-func (d *Deployment) Do(ctx context.Context, e *Event) error {
-	switch e.Do {
-	case DoFault, DoHeal:
-		return doFault(ctx, d.labs, e)
-	case DoFlag:
-		return setFlag(ctx, d.client, d.o.Class, e)
-	case DoClearFlag:
-		return clearFlag(ctx, d.client, d.o.Class, e)
-	case DoKillWorker:
-		return syscall.Kill(d.o.WorkerPID, syscall.SIGKILL)
-	case DoAddWorker:
-		return d.newWorker(ctx)
-	case DoPauseStore:
-		return syscall.Kill(d.o.RedisPID, syscall.SIGSTOP)
-	case DoWakeStore:
-		return syscall.Kill(d.o.RedisPID, syscall.SIGCONT)
-	}
-	return nil
-}
-
 // newWorker waits for a worker that was not there before: somebody else starts
 // it.
 func (d *Deployment) newWorker(ctx context.Context) error {
 	for {
-		pools, err := d.client.Pools(ctx)
+		pools, err := d.Client.Pools(ctx)
 		if err == nil {
 			for i := range pools.Backends {
 				if w := pools.Backends[i].Worker; !d.workers[w] {

@@ -1,15 +1,14 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
-	"leeway/broker/background"
 	"leeway/broker/client"
 	"leeway/rehearsal/lab"
 )
@@ -17,43 +16,29 @@ import (
 // direct sends the same arrivals straight to a backend, as callers without an
 // admission would, each of whom waits for the answer however late it is.
 func (r *player) direct(ctx context.Context, schedule []Arrival) error {
-	if r.plan.Contrast == "" {
+	if r.plan.Contrast == "" || r.target.Backend == nil { // which is said in LeftOut
 		return nil
 	}
-	url, hc, ok := r.target.Backend(r.plan.Contrast)
-	if !ok {
-		return nil // said in LeftOut
-	}
+	url, hc := r.target.Backend(r.plan.Contrast)
 	d := &Direct{Backend: r.plan.Contrast, Callers: len(schedule)}
-	took := newSeries()
+	took := times{}
 	var mu sync.Mutex
-	var wg sync.WaitGroup
-	begin := time.Now()
-	for _, a := range schedule {
-		due := begin.Add(time.Duration(a.AtMS) * time.Millisecond)
-		if d := time.Until(due); d > 0 {
-			if err := background.Sleep(ctx, d); err != nil {
-				return err
-			}
+	openLoop(ctx, time.Now(), schedule, func(i int, due time.Time) {
+		whole := ask(ctx, hc, url, schedule[i].OutputTokens)
+		ms := millisSince(due)
+		mu.Lock()
+		defer mu.Unlock()
+		if !whole {
+			return
 		}
-		wg.Go(func() {
-			whole := ask(ctx, hc, url, a.OutputTokens)
-			ms := millisSince(due)
-			mu.Lock()
-			defer mu.Unlock()
-			if !whole {
-				return
-			}
-			d.OK++
-			d.LastMS = max(d.LastMS, int64(ms))
-			took.add(ms)
-			if ms <= float64(r.plan.Class.DeadlineMS) {
-				d.InTime++
-			}
-		})
-	}
-	wg.Wait()
-	d.P50MS = took.h.ValueAtQuantile(50)
+		d.OK++
+		d.LastMS = max(d.LastMS, int64(ms))
+		took.add(d.Backend, ms)
+		if ms <= float64(r.plan.Class.DeadlineMS) {
+			d.InTime++
+		}
+	})
+	d.P50MS = took.of(d.Backend).ValueAtQuantile(50)
 	r.run.Direct = d
 	return ctx.Err()
 }
@@ -75,7 +60,7 @@ func ask(ctx context.Context, hc *http.Client, url string, tokens int) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/chat/completions", strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/chat/completions", bytes.NewReader(body))
 	if err != nil {
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"leeway/broker/client"
 	"leeway/cmd/app"
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
@@ -13,8 +12,9 @@ import (
 
 // Embedded is a Leeway in this process, made for one plan.
 type Embedded struct {
+	Target
+
 	stage *app.Stage
-	labs  map[string]Control
 }
 
 // StartEmbedded starts a Leeway as the plan declares it. InMemory keeps all
@@ -44,55 +44,20 @@ func startEmbedded(p *Plan, inMemory bool, pollMS int64) (*Embedded, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Embedded{stage: stage, labs: map[string]Control{}}
+	e := &Embedded{stage: stage, Target: Target{
+		Client: stage.Client(), Alone: true, Labs: map[string]Control{}, WholeRecord: true,
+		Backend: func(name string) (string, *http.Client) { return stage.LabURL(name), stage.HTTP() },
+		Processes: map[Action]func(context.Context) error{
+			DoKillWorker: func(context.Context) error { return stage.LoseWorker() },
+			DoAddWorker:  func(context.Context) error { return stage.AnotherWorker() },
+			DoPauseStore: func(context.Context) error { stage.PauseStore(); return nil },
+			DoWakeStore:  func(context.Context) error { stage.ResumeStore(); return nil },
+		},
+	}}
 	for _, l := range o.Labs {
-		e.labs[l.Name] = inside{stage.Lab(l.Name)}
+		e.Labs[l.Name] = inside{stage.Lab(l.Name)}
 	}
 	return e, nil
-}
-
-// Alone implements [Target].
-func (e *Embedded) Alone() bool { return true }
-
-// Client implements [Target].
-func (e *Embedded) Client() *client.Client { return e.stage.Client() }
-
-// Class implements [Target].
-func (e *Embedded) Class() string { return "" }
-
-// Cannot implements [Target]: everything can be done here.
-func (e *Embedded) Cannot(*Event) string { return "" }
-
-// Labs implements [Target].
-func (e *Embedded) Labs() map[string]Control { return e.labs }
-
-// WholeRecord implements [Target].
-func (e *Embedded) WholeRecord() bool { return true }
-
-// Backend implements [Target].
-func (e *Embedded) Backend(name string) (string, *http.Client, bool) {
-	return e.stage.LabURL(name), e.stage.HTTP(), e.stage.Lab(name) != nil
-}
-
-// Do implements [Target].
-func (e *Embedded) Do(ctx context.Context, ev *Event) error {
-	switch ev.Do {
-	case DoFault, DoHeal:
-		return doFault(ctx, e.labs, ev)
-	case DoFlag:
-		return setFlag(ctx, e.Client(), "", ev)
-	case DoClearFlag:
-		return clearFlag(ctx, e.Client(), "", ev)
-	case DoKillWorker:
-		return e.stage.LoseWorker()
-	case DoAddWorker:
-		return e.stage.AnotherWorker()
-	case DoPauseStore:
-		e.stage.PauseStore()
-	case DoWakeStore:
-		e.stage.ResumeStore()
-	}
-	return nil
 }
 
 // Stop stops it and returns what had failed in the background.

@@ -1,12 +1,10 @@
 package drill
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"leeway/broker"
@@ -242,29 +240,20 @@ func decodeEvidence(r io.Reader) (*Evidence, error) {
 
 // broken is the time in which something was broken by the drill: from the first
 // event that breaks to the last that mends, or to the end.
-func (r *Run) broken() (from, to int64, ok bool) {
-	to = r.LengthMS() + 1
+func (r *Run) broken() (fromMS, toMS int64, ok bool) {
+	mended := false
 	for _, d := range r.Done {
 		if d.Breaks && !ok {
-			from, ok = d.AtMS, true
+			fromMS, ok = d.AtMS, true
+		}
+		if d.Mends && (!mended || d.AtMS > toMS) {
+			toMS, mended = d.AtMS, true
 		}
 	}
-	if i := slices.IndexFunc(r.Done, func(d Done) bool { return d.Mends }); ok && i >= 0 {
-		to = slices.MaxFunc(r.Done[i:], func(a, b Done) int {
-			if a.Mends != b.Mends {
-				return cmp.Compare(b2i(a.Mends), b2i(b.Mends))
-			}
-			return cmp.Compare(a.AtMS, b.AtMS)
-		}).AtMS
+	if !mended {
+		toMS = r.LengthMS() + 1
 	}
-	return from, to, ok
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
+	return fromMS, toMS, ok
 }
 
 // LengthMS is when the run's last job had ended.

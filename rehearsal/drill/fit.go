@@ -31,8 +31,8 @@ var sized = []string{
 // there. That an event cannot be carried out is an error, as is a plan that no
 // threshold is left of.
 func (d *Deployment) Fit(ctx context.Context, p *Plan) (*Fitted, error) {
-	if why := Cannots(p, d); len(why) > 0 {
-		return nil, refuse(p, why)
+	if why := d.Cannots(p); len(why) > 0 {
+		return nil, refuse(p, why...)
 	}
 	f := &Fitted{}
 	p, left := p.WithoutContrast()
@@ -56,7 +56,7 @@ func (d *Deployment) Fit(ctx context.Context, p *Plan) (*Fitted, error) {
 		f.LeftOut = append(f.LeftOut, fmt.Sprintf("threshold %s: %s", t, why))
 	}
 	if len(fitted.Thresholds) == 0 {
-		return nil, fmt.Errorf("%s: %w: none of its thresholds means anything there: %s", p.Name, ErrCannot, strings.Join(f.LeftOut, "; "))
+		return nil, refuse(p, "none of its thresholds means anything there: "+strings.Join(f.LeftOut, "; "))
 	}
 	return f, nil
 }
@@ -72,7 +72,7 @@ func (d *Deployment) meaningless(metric string, other bool) string {
 	switch {
 	case other && slices.Contains(sized, base):
 		return "its number is for what the plan declares"
-	case metric == "twice_answered" && !d.WholeRecord():
+	case metric == "twice_answered" && !d.WholeRecord:
 		return "it takes the records of every backend (--lab-control)"
 	}
 	return ""
@@ -135,7 +135,7 @@ func (f *Fitted) paces(ctx context.Context, p *Plan, d *Deployment) error {
 			}
 			want := l.FirstByte
 			l.FirstByte, l.Tail = uncontrolled, "0"
-			if c, ok := d.labs[l.Name].(*lab.Remote); ok {
+			if c, ok := d.Labs[l.Name].(*lab.Remote); ok {
 				pace, err := c.Pace(ctx)
 				if err != nil {
 					return fmt.Errorf("lab %s: %w", l.Name, err)

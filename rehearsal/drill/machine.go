@@ -2,7 +2,6 @@ package drill
 
 import (
 	"fmt"
-	"slices"
 
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
@@ -40,7 +39,7 @@ func (m *Machine) Late() (out []string) {
 }
 
 // machine works out how late the machine was.
-func (r *Run) machine(p *Plan) {
+func (r *Run) machine(p *Plan, t times) {
 	r.Machine = &Machine{SendP99MS: int64(r.Metrics["send_lag_p99_ms"])}
 	told, margin := map[string]int64{}, map[string]int64{}
 	for _, path := range slackgate.Paths {
@@ -52,22 +51,17 @@ func (r *Run) machine(p *Plan) {
 			}
 		}
 	}
-	over := newSeries()
 	for i := range r.Calls {
 		c := &r.Calls[i]
 		j := &r.Jobs[c.Job]
 		if _, ok := told[c.Backend]; !ok || c.Fault != "" || c.FirstMS < 0 || j.Attempts != 1 || j.FirstByteMS < 0 {
 			continue
 		}
-		over.add(float64(j.FirstByteMS - told[c.Backend]))
+		t.add(beyondLab, float64(j.FirstByteMS-told[c.Backend]))
 		if r.Machine.Calls == 0 || margin[c.Backend] < r.Machine.MarginMS {
 			r.Machine.MarginMS = margin[c.Backend]
 		}
 		r.Machine.Calls++
 	}
-	if r.Machine.Calls == 0 {
-		return
-	}
-	r.Machine.CallP95MS = over.h.ValueAtQuantile(95)
-	r.Dists = slices.Insert(r.Dists, len(r.Dists)-1, over.dist("first byte beyond the lab's own"))
+	r.Machine.CallP95MS = int64(t.quantile(beyondLab, 95))
 }

@@ -3,28 +3,22 @@ package drill
 import (
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"leeway/broker"
 	"leeway/slackgate"
 )
 
-// phases are the parts of a run: before something is broken, while it is, and
-// after it was mended. A job belongs to the phase in which it was to be sent, a
-// miss to that in which it ended.
-var phases = [...]string{"before", "during", "after"}
-
 // plainMetrics are the names that a threshold may use as they stand.
 var plainMetrics = []string{
 	"usable_percent", "late", "late_percent", "expired", "expired_percent", "missed_percent", "empty", "empty_unbooked", "truncated", "failed",
-	"success", "wasted_s", "paid_cost_micro", "free_cost_micro", "unknown_attempts", "twice_answered",
+	"success", "wasted_s", "paid_cost_micro", "free_cost_micro", "unknown_attempts",
 	"told_p99_ms", "told_max_ms", "answer_p50_ms", "send_lag_p99_ms", "most_over_ms", "unfinished",
 	"queue_age_free_max_ms", "undecided_after_mend_s", "ledger_problems",
-	"direct_ok", "direct_in_time",
 }
+
+// knownSomewhere are as plain, but not every run has them.
+var knownSomewhere = []string{"twice_answered", "direct_ok", "direct_in_time"}
 
 // phasedMetrics may also be followed by .before, .during or .after, and by
 // .rise: during less before.
@@ -32,47 +26,43 @@ var phasedMetrics = []string{
 	"offered", "admitted", "admitted_paid", "admitted_free", "rejected", "rejected_percent", "undecided", "usable", "missed", "missed_per_s",
 }
 
+// phaseNames are those of the parts of a run: before something is broken, while
+// it is, and after it was mended.
+var phaseNames = []string{"before", "during", "after"}
+
 // known reports whether a metric's name is one of the closed set. labs are the
 // backends of the plan: answered.LAB.PHASE.
 func known(name string, labs []string) bool {
-	if slices.Contains(plainMetrics, name) || slices.Contains(phasedMetrics, name) {
+	if slices.Contains(slices.Concat(plainMetrics, knownSomewhere, phasedMetrics), name) {
 		return true
 	}
 	base, phase, _ := strings.Cut(name, ".")
 	if base == "answered" {
 		backend, phase, _ := strings.Cut(phase, ".")
-		return slices.Contains(labs, backend) && slices.Contains(phases[:], phase)
+		return slices.Contains(labs, backend) && slices.Contains(phaseNames, phase)
 	}
-	return slices.Contains(phasedMetrics, base) && (phase == "rise" || slices.Contains(phases[:], phase))
+	return slices.Contains(phasedMetrics, base) && (phase == "rise" || slices.Contains(phaseNames, phase))
 }
 
-// Dist is a distribution in milliseconds.
-type Dist struct {
-	Name string `json:"name"`
-	N    int64  `json:"n"`
-	P50  int64  `json:"p50_ms"`
-	P90  int64  `json:"p90_ms"`
-	P95  int64  `json:"p95_ms"`
-	P99  int64  `json:"p99_ms"`
-	Max  int64  `json:"max_ms"`
+// phase is a part of a run. A job belongs to the phase in which it was to be
+// sent, a miss to that in which it ended.
+type phase struct {
+	suffix           string // of its metrics
+	fromAtMS, toAtMS int64  // toAtMS is no longer in it
+	lengthMS         int64
 }
 
-// longestMS bounds what a histogram takes: a day, the longest deadline.
-const longestMS = 24 * 3600 * 1000
-
-// series collects one distribution.
-type series struct{ h *hdrhistogram.Histogram }
-
-func newSeries() *series { return &series{hdrhistogram.New(1, longestMS, 4)} }
-
-func (s *series) add(ms float64) {
-	_ = s.h.RecordValue(int64(math.Round(min(max(ms, 0), longestMS)))) // within bounds
-}
-
-func (s *series) dist(name string) Dist {
-	return Dist{
-		Name: name, N: s.h.TotalCount(), P50: s.h.ValueAtQuantile(50), P90: s.h.ValueAtQuantile(90),
-		P95: s.h.ValueAtQuantile(95), P99: s.h.ValueAtQuantile(99), Max: s.h.Max(),
+// phases are those of the run; none where nothing was broken.
+func (r *Run) phases(warmupMS int64) []phase {
+	from, to, broken := r.broken()
+	if !broken {
+		return nil
+	}
+	end := r.LengthMS()
+	return []phase{
+		{suffix: ".before", fromAtMS: warmupMS, toAtMS: from, lengthMS: from - warmupMS},
+		{suffix: ".during", fromAtMS: max(from, warmupMS), toAtMS: to, lengthMS: min(to, end) - from},
+		{suffix: ".after", fromAtMS: max(to, warmupMS), toAtMS: math.MaxInt64, lengthMS: end - to},
 	}
 }
 
@@ -80,19 +70,26 @@ func (s *series) dist(name string) Dist {
 // thresholds against them.
 func (r *Run) Judge(p *Plan) {
 	r.Metrics = map[string]float64{}
-	if _, _, broken := r.broken(); broken {
+	for _, name := range slices.Concat(plainMetrics, phasedMetrics) {
+		r.Metrics[name] = 0
+	}
+	phases := r.phases(p.WarmupMS)
+	for _, ph := range phases {
+		for _, name := range phasedMetrics {
+			r.Metrics[name+ph.suffix] = 0
+		}
 		for _, path := range slackgate.Paths {
 			for _, l := range p.Pool(path).Labs {
-				for _, ph := range phases {
-					r.Metrics["answered."+l.Name+"."+ph] = 0
-				}
+				r.Metrics["answered."+l.Name+ph.suffix] = 0
 			}
 		}
 	}
-	r.count(p.WarmupMS)
-	r.times()
+	r.count(phases)
+	r.rates(phases)
+	times := r.times()
 	r.books()
-	r.machine(p)
+	r.machine(p, times)
+	r.Dists = times.dists()
 	r.Verdicts = nil
 	for _, t := range p.Thresholds {
 		v := Verdict{Threshold: t}
@@ -103,58 +100,40 @@ func (r *Run) Judge(p *Plan) {
 	}
 }
 
-func (r *Run) count(warmupMS int64) {
+// count counts what became of the jobs.
+func (r *Run) count(phases []phase) {
 	m := r.Metrics
-	from, to, broken := r.broken()
-	for _, name := range phasedMetrics {
-		m[name] = 0
+	suffix := func(atMS int64) string {
 		for _, ph := range phases {
-			if broken {
-				m[name+"."+ph] = 0
+			if ph.fromAtMS <= atMS && atMS < ph.toAtMS {
+				return ph.suffix
 			}
 		}
-	}
-	for _, name := range []string{
-		"late", "expired", "empty", "truncated", "failed", "success", "unfinished", "most_over_ms", "undecided_after_mend_s",
-	} {
-		m[name] = 0
-	}
-	phaseOf := func(atMS int64) string {
-		switch {
-		case !broken, atMS < warmupMS:
-			return ""
-		case atMS < from:
-			return ".before"
-		case atMS < to:
-			return ".during"
-		}
-		return ".after"
+		return ""
 	}
 	for i := range r.Jobs {
 		j := &r.Jobs[i]
-		phase := phaseOf(j.AtMS)
-		add := func(name string) {
+		phase := suffix(j.AtMS)
+		add := func(name, phase string) {
 			m[name]++
 			if phase != "" {
 				m[name+phase]++
 			}
 		}
-		add("offered")
+		add("offered", phase)
 		switch {
-		case j.Admitted():
-			add("admitted")
-			add("admitted_" + j.Path.String())
 		case j.Undecided():
-			add("undecided")
-			if broken && j.AtMS >= to {
-				m["undecided_after_mend_s"] = max(m["undecided_after_mend_s"], float64(j.AtMS-to)/1000)
+			add("undecided", phase)
+			if len(phases) > 0 {
+				m["undecided_after_mend_s"] = max(m["undecided_after_mend_s"], float64(j.AtMS-phases[1].toAtMS)/1000)
 			}
-		default:
-			add("rejected")
-		}
-		if !j.Admitted() {
+			continue
+		case !j.Admitted():
+			add("rejected", phase)
 			continue
 		}
+		add("admitted", phase)
+		add("admitted_"+j.Path.String(), phase)
 		if j.Outcome == "" {
 			m["unfinished"]++
 			continue
@@ -165,7 +144,7 @@ func (r *Run) count(warmupMS int64) {
 		}
 		switch j.Outcome {
 		case broker.OutcomeUsable:
-			add("usable")
+			add("usable", phase)
 			if phase != "" && j.Backend != "" {
 				m["answered."+j.Backend+phase]++
 			}
@@ -174,88 +153,67 @@ func (r *Run) count(warmupMS int64) {
 		case broker.OutcomeCancelled:
 		}
 		if j.Outcome.Miss() {
-			phase = phaseOf(j.EndedAtMS()) // a miss is one when it ends
-			add("missed")
+			add("missed", suffix(j.EndedAtMS()))
 		}
 	}
-	for _, ph := range append([]string{""}, phases[:]...) {
-		if ph != "" {
-			ph = "." + ph
-		}
-		if n := m["offered"+ph]; n > 0 {
-			m["rejected_percent"+ph] = 100 * m["rejected"+ph] / n
+}
+
+// rates works out what follows from the counts.
+func (r *Run) rates(phases []phase) {
+	m := r.Metrics
+	for _, of := range []string{"usable", "late", "expired", "missed"} {
+		m[of+"_percent"] = 100 * m[of] / max(m["admitted"], 1)
+	}
+	m["rejected_percent"] = 100 * m["rejected"] / max(m["offered"], 1)
+	for _, ph := range phases {
+		m["rejected_percent"+ph.suffix] = 100 * m["rejected"+ph.suffix] / max(m["offered"+ph.suffix], 1)
+		if ph.lengthMS > 0 {
+			m["missed_per_s"+ph.suffix] = m["missed"+ph.suffix] * 1000 / float64(ph.lengthMS)
 		}
 	}
-	if broken {
-		length := r.LengthMS()
-		for ph, ms := range map[string]int64{".before": from - warmupMS, ".during": min(to, length) - from, ".after": length - to} {
-			if ms > 0 {
-				m["missed_per_s"+ph] = m["missed"+ph] * 1000 / float64(ms)
-			}
-		}
+	if len(phases) > 0 {
 		for _, name := range phasedMetrics {
 			m[name+".rise"] = m[name+".during"] - m[name+".before"]
-		}
-	}
-	for name, of := range map[string]string{"usable_percent": "usable", "late_percent": "late", "expired_percent": "expired", "missed_percent": "missed"} {
-		m[name] = 0
-		if m["admitted"] > 0 {
-			m[name] = 100 * m[of] / m["admitted"]
 		}
 	}
 }
 
 // times works out the distributions.
-func (r *Run) times() {
-	byPath := func() map[slackgate.Path]*series {
-		return map[slackgate.Path]*series{slackgate.Paid: newSeries(), slackgate.Free: newSeries()}
-	}
-	first, wait, age := byPath(), byPath(), byPath()
-	slack, refused, told, answer, lag := newSeries(), newSeries(), newSeries(), newSeries(), newSeries()
-	m := r.Metrics
-	m["queue_age_free_max_ms"] = 0
+func (r *Run) times() times {
+	t, m := times{}, r.Metrics
 	for i := range r.Jobs {
 		j := &r.Jobs[i]
-		lag.add(j.LagMS)
-		told.add(j.ToldMS)
-		if !j.Admitted() {
-			refused.add(j.ToldMS)
+		t.add(sentLate, j.LagMS)
+		t.add(timeToVerdict, j.ToldMS)
+		if j.Path != slackgate.Paid {
 			m["queue_age_free_max_ms"] = max(m["queue_age_free_max_ms"], float64(j.QueueAgeMS))
+		}
+		if !j.Admitted() {
+			t.add("time to reject", j.ToldMS)
 			continue
 		}
-		slack.add(float64(j.SlackMS))
-		age[j.Path].add(float64(j.QueueAgeMS))
-		if j.Path == slackgate.Free {
-			m["queue_age_free_max_ms"] = max(m["queue_age_free_max_ms"], float64(j.QueueAgeMS))
-		}
+		t.add("slack at admission", float64(j.SlackMS))
+		t.add("queue age at admission, "+j.Path.String(), float64(j.QueueAgeMS))
 		if j.Outcome == "" {
 			continue
 		}
-		wait[j.Path].add(float64(j.WaitMS))
+		t.add("wait, "+j.Path.String(), float64(j.WaitMS))
 		if j.FirstByteMS >= 0 {
-			first[j.Path].add(float64(j.FirstByteMS))
+			t.add("first byte, "+j.Path.String(), float64(j.FirstByteMS))
 		}
 		if j.Outcome == broker.OutcomeUsable {
-			answer.add(j.AnswerMS)
+			t.add(usableAnswer, j.AnswerMS)
 		}
 	}
-	r.Dists = nil
-	for _, path := range slackgate.Paths {
-		r.Dists = append(r.Dists, first[path].dist("first byte, "+path.String()), wait[path].dist("wait, "+path.String()),
-			age[path].dist("queue age at admission, "+path.String()))
-	}
-	r.Dists = append(r.Dists, slack.dist("slack at admission"), refused.dist("time to reject"), told.dist("time to verdict"),
-		answer.dist("usable answer, from intended send"), lag.dist("sent late by"))
-	r.Dists = slices.DeleteFunc(r.Dists, func(d Dist) bool { return d.N == 0 })
-	m["told_p99_ms"], m["told_max_ms"] = float64(told.h.ValueAtQuantile(99)), float64(told.h.Max())
-	m["answer_p50_ms"] = float64(answer.h.ValueAtQuantile(50))
-	m["send_lag_p99_ms"] = float64(lag.h.ValueAtQuantile(99))
+	m["told_p99_ms"], m["told_max_ms"] = t.quantile(timeToVerdict, 99), t.quantile(timeToVerdict, 100)
+	m["answer_p50_ms"] = t.quantile(usableAnswer, 50)
+	m["send_lag_p99_ms"] = t.quantile(sentLate, 99)
+	return t
 }
 
 // books adds what the ledgers, the backends and the checks say.
 func (r *Run) books() {
 	m := r.Metrics
-	m["paid_cost_micro"], m["free_cost_micro"], m["unknown_attempts"] = 0, 0, 0
 	for _, s := range r.Spend {
 		for _, n := range s.CostMicro {
 			m[s.Path.String()+"_cost_micro"] += float64(n)
@@ -271,20 +229,19 @@ func (r *Run) books() {
 	m["empty_unbooked"] = math.Abs(m["empty"] - booked)
 	m["wasted_s"] = r.wasted()
 	if r.Calls != nil { // else nobody knows
+		whole := map[int]int{}
+		for i := range r.Calls {
+			if c := &r.Calls[i]; c.Job >= 0 && (c.Ended == "ok" || c.Ended == "abandoned") {
+				whole[c.Job]++
+			}
+		}
 		m["twice_answered"] = 0
-	}
-	whole := map[int]int{}
-	for i := range r.Calls {
-		if c := &r.Calls[i]; c.Job >= 0 && (c.Ended == "ok" || c.Ended == "abandoned") {
-			whole[c.Job]++
+		for _, n := range whole {
+			if n > 1 {
+				m["twice_answered"]++
+			}
 		}
 	}
-	for _, n := range whole {
-		if n > 1 {
-			m["twice_answered"]++
-		}
-	}
-	m["ledger_problems"] = 0
 	for _, c := range r.Checks {
 		if !c.OK && !c.Before {
 			m["ledger_problems"]++
@@ -314,6 +271,3 @@ func (r *Run) wasted() float64 {
 	}
 	return float64(ms) / 1000
 }
-
-// number prints a value for a message.
-func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

@@ -119,14 +119,9 @@ const (
 	DoWakeStore  Action = "wake-store"  // as by SIGCONT
 )
 
-// breaks reports whether an action breaks something, and mends whether it ends
-// that.
-func (a Action) breaks() bool {
-	return a == DoFault || a == DoFlag || a == DoKillWorker || a == DoPauseStore
-}
-
-func (a Action) mends() bool {
-	return a == DoHeal || a == DoClearFlag || a == DoAddWorker || a == DoWakeStore
+// mending has what ends each action that breaks something.
+var mending = map[Action]Action{
+	DoFault: DoHeal, DoFlag: DoClearFlag, DoKillWorker: DoAddWorker, DoPauseStore: DoWakeStore,
 }
 
 // Event is something that is done to the deployment at a time. What is due at
@@ -163,9 +158,13 @@ func (e *Event) String() string {
 	return b.String()
 }
 
-// done is the event as carried out at a time.
-func (e *Event) done(atMS int64) Done {
-	return Done{AtMS: atMS, What: e.String(), Breaks: e.Do.breaks(), Mends: e.Do.mends()}
+// done is the event as carried out when it was due.
+func (e *Event) done() Done {
+	d := Done{AtMS: e.AtMS, What: e.String(), Breaks: mending[e.Do] != ""}
+	for _, mends := range mending {
+		d.Mends = d.Mends || e.Do == mends
+	}
+	return d
 }
 
 // Plans returns every plan that is built in, in the order in which they are

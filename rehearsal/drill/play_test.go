@@ -43,7 +43,7 @@ func inVirtualTime(t *testing.T, p *Plan, f func(t *testing.T, e *Embedded)) {
 // alice sets a flag, as an operator who is at work does.
 func alice(t *testing.T, e *Embedded) {
 	t.Helper()
-	_, err := e.Client().SetFlag(context.Background(), flag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "misses rise", By: "alice"})
+	_, err := e.Client.SetFlag(context.Background(), flag.AdmitFree, &wire.FlagChange{Value: "0", Reason: "misses rise", By: "alice"})
 	if err != nil {
 		t.Error(err)
 	}
@@ -52,7 +52,7 @@ func alice(t *testing.T, e *Embedded) {
 // setBy is who has set the flag; empty: nobody.
 func setBy(t *testing.T, e *Embedded) string {
 	t.Helper()
-	f, err := flagThatIsSet(context.Background(), e.Client(), "ADMIT_FREE", "")
+	f, err := e.flagThatIsSet(context.Background(), "ADMIT_FREE")
 	if err != nil {
 		t.Error(err)
 	}
@@ -67,7 +67,7 @@ func TestDoesNotTouchWhatIsSet(t *testing.T) {
 	p := flagPlan(t)
 	inVirtualTime(t, p, func(t *testing.T, e *Embedded) {
 		alice(t, e)
-		if _, err := Play(t.Context(), p, e, new(Progress)); err == nil || !strings.Contains(err.Error(), "by alice (misses rise)") {
+		if _, err := Play(t.Context(), p, &e.Target, new(Progress)); err == nil || !strings.Contains(err.Error(), "by alice (misses rise)") {
 			t.Errorf("with a flag set: %v", err)
 		}
 		if by := setBy(t, e); by != "alice" {
@@ -78,7 +78,7 @@ func TestDoesNotTouchWhatIsSet(t *testing.T) {
 		if err := e.stage.Lab("lab-free").SetFault(lab.Fault{Name: "slow"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Play(t.Context(), p, e, new(Progress)); err == nil || !strings.Contains(err.Error(), "plays the fault slow already") {
+		if _, err := Play(t.Context(), p, &e.Target, new(Progress)); err == nil || !strings.Contains(err.Error(), "plays the fault slow already") {
 			t.Errorf("with a fault set: %v", err)
 		}
 	})
@@ -91,7 +91,7 @@ func TestLeavesAnOperatorsFlag(t *testing.T) {
 	inVirtualTime(t, p, func(t *testing.T, e *Embedded) {
 		timer := time.AfterFunc(20*time.Second, func() { alice(t, e) })
 		defer timer.Stop()
-		r, err := Play(t.Context(), p, e, new(Progress))
+		r, err := Play(t.Context(), p, &e.Target, new(Progress))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestEndedEarly(t *testing.T) {
 	inVirtualTime(t, p, func(t *testing.T, e *Embedded) {
 		ctx, cancel := context.WithTimeout(t.Context(), 18*time.Second)
 		defer cancel()
-		if _, err := Play(ctx, p, e, new(Progress)); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Play(ctx, p, &e.Target, new(Progress)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}
 		if by := setBy(t, e); by != "" {
@@ -121,7 +121,7 @@ func TestEndedEarly(t *testing.T) {
 			t.Errorf("lab-free plays %s", f.Name)
 		}
 		time.Sleep(5 * time.Second) // virtual: running jobs see that they are taken back
-		pools, err := e.Client().Pools(context.Background())
+		pools, err := e.Client.Pools(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestRefusedByTheAPI(t *testing.T) {
 	p := flagPlan(t)
 	p.Arrivals = []Arrivals{{Count: 2, OutputTokens: 1_000_000}}
 	inVirtualTime(t, p, func(t *testing.T, e *Embedded) {
-		if _, err := Play(t.Context(), p, e, new(Progress)); err == nil || !strings.Contains(err.Error(), "max_output_tokens") {
+		if _, err := Play(t.Context(), p, &e.Target, new(Progress)); err == nil || !strings.Contains(err.Error(), "max_output_tokens") {
 			t.Errorf("ended with %v", err)
 		}
 	})

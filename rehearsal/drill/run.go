@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"leeway/broker/background"
-	"leeway/broker/client"
 	"leeway/slackgate"
 )
 
@@ -28,26 +30,27 @@ const (
 	patientMS    = 300_000
 	// askAgain is the pause before an API is asked again that gave no answer.
 	askAgain = 200 * time.Millisecond
-	// callMS bounds one submission, and one event.
-	callMS = 20_000
+	// callLimit bounds one submission, and one event.
+	callLimit = 20 * time.Second
 	// takingBack is how many jobs are taken back at once.
 	takingBack = 16
 )
 
-// afterwardsMS is how long after its deadline a job of the plan is waited for.
-func (p *Plan) afterwardsMS() int64 {
+// jobLimit is how long after its submission a job of the plan is waited for.
+func (p *Plan) jobLimit() time.Duration {
 	if p.RecheckOff {
-		return patientMS
+		return millis(p.Class.DeadlineMS + patientMS)
 	}
-	return afterwardsMS
+	return millis(p.Class.DeadlineMS + afterwardsMS)
 }
+
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // player is one live run in progress.
 type player struct {
 	plan     *Plan
-	target   Target
+	target   *Target
 	progress *Progress
-	api      *client.Client
 	begin    time.Time
 	seqs     map[string]int64 // of the labs, before the run
 	troubled map[string]bool  // what of the ledgers did not balance before
@@ -63,18 +66,18 @@ type player struct {
 // When it returns, faults, flags and a store that stood still are as they were
 // before, also if ctx has ended meanwhile; the jobs of a run that ended early are
 // taken back.
-func Play(ctx context.Context, p *Plan, t Target, progress *Progress) (*Run, error) {
-	if why := Cannots(p, t); len(why) > 0 {
-		return nil, refuse(p, why)
+func Play(ctx context.Context, p *Plan, t *Target, progress *Progress) (*Run, error) {
+	if why := t.Cannots(p); len(why) > 0 {
+		return nil, refuse(p, why...)
 	}
 	schedule, err := p.Schedule()
 	if err != nil {
 		return nil, err
 	}
-	length := time.Duration(schedule[len(schedule)-1].AtMS+p.Class.DeadlineMS+p.afterwardsMS()) * time.Millisecond
+	length := millis(schedule[len(schedule)-1].AtMS) + p.jobLimit()
 	ctx, cancel := context.WithTimeout(ctx, 2*length) // twice: the contrast comes first
 	defer cancel()
-	r := &player{plan: p, target: t, progress: progress, api: t.Client(), run: &Run{}, seqs: map[string]int64{}, byID: map[string]int{}}
+	r := &player{plan: p, target: t, progress: progress, run: &Run{}, seqs: map[string]int64{}, byID: map[string]int{}}
 	if err := r.ready(ctx); err != nil {
 		return nil, err
 	}
@@ -93,11 +96,15 @@ func Play(ctx context.Context, p *Plan, t Target, progress *Progress) (*Run, err
 // playAll plays the contrast, the events and the jobs. It returns the store's
 // clock before the first job.
 func (r *player) playAll(ctx context.Context, schedule []Arrival) (fromMS int64, err error) {
-	events := r.eventsBefore(ctx)
+	events := r.plan.Events
+	for len(events) > 0 && events[0].AtMS <= 0 {
+		r.do(ctx, &events[0])
+		events = events[1:]
+	}
 	if err := r.direct(ctx, schedule); err != nil {
 		return 0, err
 	}
-	pools, err := r.api.Pools(ctx)
+	pools, err := r.target.Client.Pools(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -107,12 +114,50 @@ func (r *player) playAll(ctx context.Context, schedule []Arrival) (fromMS int64,
 	return pools.NowMS, r.play(ctx, schedule, events)
 }
 
+// play submits on schedule and waits for every end.
+func (r *player) play(ctx context.Context, schedule []Arrival, events []Event) error {
+	r.run.Jobs = make([]Job, len(schedule))
+	r.begin = time.Now()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range events {
+			if background.Sleep(ctx, time.Until(r.begin.Add(millis(events[i].AtMS)))) != nil {
+				return
+			}
+			r.do(ctx, &events[i])
+		}
+	})
+	openLoop(ctx, r.begin, schedule, func(i int, due time.Time) {
+		if err := r.submit(ctx, &r.run.Jobs[i], &schedule[i], due); err != nil {
+			giveUp(err)
+		}
+	})
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// openLoop calls send for each arrival when it is due, whether or not the calls
+// before have returned, and returns when all have. With ctx the rest is left out.
+func openLoop(ctx context.Context, begin time.Time, schedule []Arrival, send func(i int, due time.Time)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i, a := range schedule {
+		due := begin.Add(millis(a.AtMS))
+		if d := time.Until(due); d > 0 && background.Sleep(ctx, d) != nil {
+			return
+		}
+		wg.Go(func() { send(i, due) })
+	}
+}
+
 // ready waits for the API to say that it can admit, checks that nobody else is
 // at work with what the plan breaks, and notes how everything stands before.
 func (r *player) ready(ctx context.Context) error {
 	const tries = 50
 	for try := 1; ; try++ {
-		pools, err := r.api.Pools(ctx)
+		pools, err := r.target.Client.Pools(ctx)
 		if err == nil {
 			up := 0
 			for _, v := range pools.Pools {
@@ -130,7 +175,7 @@ func (r *player) ready(ctx context.Context) error {
 			return err
 		}
 	}
-	for name, l := range r.target.Labs() {
+	for name, l := range r.target.Labs {
 		s, err := l.State(ctx)
 		if err != nil {
 			return fmt.Errorf("lab %s: %w", name, err)
@@ -146,41 +191,40 @@ func (r *player) ready(ctx context.Context) error {
 	}
 	for i := range r.plan.Events {
 		if e := &r.plan.Events[i]; e.Do == DoFlag {
-			f, err := flagThatIsSet(ctx, r.api, e.On, r.target.Class())
+			f, err := r.target.flagThatIsSet(ctx, e.On)
 			if err != nil {
 				return err
 			}
 			if f != nil {
-				return fmt.Errorf("%s is set already, by %s (%s): a drill does not touch it", e.On, orUnknown(f.By), f.Reason)
+				return fmt.Errorf("%s is set already, by %s (%s): a drill does not touch it", e.On, cmp.Or(f.By, "somebody"), f.Reason)
 			}
 		}
 	}
-	return r.troubles(ctx)
-}
-
-func orUnknown(who string) string {
-	if who == "" {
-		return "somebody"
+	report, err := r.checkLedgers(ctx)
+	if err != nil {
+		return err
 	}
-	return who
+	r.troubled = map[string]bool{}
+	for _, i := range report.Items {
+		r.troubled[i.Name] = !i.OK
+	}
+	return nil
 }
-
-func (r *player) sinceBegin() int64 { return time.Since(r.begin).Milliseconds() }
 
 // do carries out an event and notes when it was done.
 func (r *player) do(ctx context.Context, e *Event) {
 	if e.Do != DoAddWorker { // which may wait long; the others are done or not, never cut short
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	r.mu.Lock()
 	r.did = append(r.did, e)
 	r.mu.Unlock()
-	err := r.target.Do(ctx, e)
-	d := e.done(e.AtMS)
+	err := r.target.do(ctx, e)
+	d := e.done()
 	if !r.begin.IsZero() {
-		d.AtMS = r.sinceBegin()
+		d.AtMS = time.Since(r.begin).Milliseconds()
 	}
 	if err != nil {
 		d.Error = err.Error()
@@ -190,27 +234,17 @@ func (r *player) do(ctx context.Context, e *Event) {
 	r.run.Done = append(r.run.Done, d)
 }
 
-// eventsBefore does what is due before the first job and returns the rest.
-func (r *player) eventsBefore(ctx context.Context) []Event {
-	rest := r.plan.Events
-	for len(rest) > 0 && rest[0].AtMS <= 0 {
-		r.do(ctx, &rest[0])
-		rest = rest[1:]
-	}
-	return rest
-}
-
 // mend undoes whatever was done. Undoing what is undone already does no harm.
+// Nobody can undo the death of a worker.
 func (r *player) mend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	undo := map[Action]Action{DoFault: DoHeal, DoFlag: DoClearFlag, DoPauseStore: DoWakeStore}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
 	for _, e := range slices.Backward(r.did) {
-		if back, ok := undo[e.Do]; ok {
-			if err := r.target.Do(ctx, &Event{Do: back, On: e.On}); err != nil {
+		if back := mending[e.Do]; back != "" && back != DoAddWorker {
+			if err := r.target.do(ctx, &Event{Do: back, On: e.On}); err != nil {
 				errs = append(errs, fmt.Errorf("%s could not be undone: %w", e.String(), err))
 			}
 		}
@@ -221,20 +255,17 @@ func (r *player) mend(ctx context.Context) error {
 // takeBack cancels the jobs that have not ended. Those that it cannot reach end
 // by their deadlines.
 func (r *player) takeBack(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callMS*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	limit := make(chan struct{}, takingBack)
-	var wg sync.WaitGroup
+	var g errgroup.Group
+	g.SetLimit(takingBack)
 	for i := range r.run.Jobs {
-		j := &r.run.Jobs[i]
-		if j.ID == "" || j.Outcome != "" {
-			continue
+		if j := &r.run.Jobs[i]; j.ID != "" && j.Outcome == "" {
+			g.Go(func() error {
+				_, _ = r.target.Client.Cancel(ctx, j.ID)
+				return nil
+			})
 		}
-		limit <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-limit }()
-			_, _ = r.api.Cancel(ctx, j.ID)
-		})
 	}
-	wg.Wait()
+	_ = g.Wait()
 }

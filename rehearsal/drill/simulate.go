@@ -83,7 +83,7 @@ func effectOf(fault string) (effect, bool) {
 // drawn.
 func Simulate(_ context.Context, p *Plan, seed uint64) (*Run, error) {
 	if why := CannotSimulate(p); why != "" {
-		return nil, refuse(p, []string{why})
+		return nil, refuse(p, why)
 	}
 	schedule, err := p.Schedule()
 	if err != nil {
@@ -279,8 +279,7 @@ func (s *simulation) run(schedule []Arrival, seen []simulate.JobRun) *Run {
 		r.Slots[path] = s.plan.Pool(path).Slots
 	}
 	for i := range s.plan.Events {
-		e := &s.plan.Events[i]
-		r.Done = append(r.Done, e.done(e.AtMS))
+		r.Done = append(r.Done, s.plan.Events[i].done())
 	}
 	var books books
 	for i := range seen {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
@@ -52,7 +53,7 @@ func playVirtually(t *testing.T, p *Plan) *Run {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Play(context.Background(), p, e, new(Progress))
+		r, err := Play(context.Background(), p, &e.Target, new(Progress))
 		if err != nil {
 			t.Error(err)
 		}
@@ -71,6 +72,9 @@ func playVirtually(t *testing.T, p *Plan) *Run {
 		m["offered"], m["admitted"], m["rejected"], m["undecided"], m["usable"], m["missed"], m["wasted_s"], m["most_over_ms"])
 	return out
 }
+
+// number prints a value for a message.
+func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // passes fails the test for whatever does not hold.
 func passes(t *testing.T, r *Run) {
