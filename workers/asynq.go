@@ -18,12 +18,12 @@ const errorPause = 50 * time.Millisecond
 // take a half.
 const asynqPause = time.Millisecond
 
-// patient is asynq's way to Redis. asynq looks for the next task at once when
+// waitingClient is asynq's way to Redis. asynq looks for the next task at once when
 // looking for one has failed, so that a Redis which is gone or refuses would
 // cost its workers a core each for as long as that lasts. And it looks again and
 // again where there is none: it is told so only once a task was put there, or
 // after a while.
-type patient struct {
+type waitingClient struct {
 	redis.UniversalClient
 	pending string          // where asynq looks for tasks
 	put     <-chan struct{} // tells when some were put there
@@ -32,7 +32,7 @@ type patient struct {
 
 // EvalSha pauses after an answer that is an error, and waits for a task before
 // it answers that there is none.
-func (p patient) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
+func (p waitingClient) EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd {
 	cmd := p.UniversalClient.EvalSha(ctx, sha1, keys, args...)
 	if !errors.Is(cmd.Err(), redis.Nil) || len(keys) == 0 || keys[0] != p.pending {
 		return pausedAfter(cmd)

@@ -33,9 +33,9 @@ func overRedis(t *testing.T, f func(t *testing.T, m *miniredis.Miniredis, rdb re
 
 // Only an answer that is an error makes asynq wait: no task, a script that
 // Redis does not know yet, and a value are answers like any other.
-func TestPatientPausesAfterErrorsOnly(t *testing.T) {
+func TestAsynqWaitsAfterErrorsOnly(t *testing.T) {
 	overRedis(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		p := patient{UniversalClient: rdb}
+		p := waitingClient{UniversalClient: rdb}
 		for _, row := range []struct {
 			name, script, refusal string
 			want                  time.Duration
@@ -63,7 +63,7 @@ func TestPatientPausesAfterErrorsOnly(t *testing.T) {
 
 // Where there is no task asynq is told so once it has waited for one; a task
 // that is put there meanwhile it gets at once.
-func TestPatientWaitsForTickets(t *testing.T) {
+func TestAsynqWaitsForTickets(t *testing.T) {
 	overRedis(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		const poll = 10 * time.Millisecond
 		ctx, cancel := context.WithCancel(context.Background())
@@ -72,7 +72,7 @@ func TestPatientWaitsForTickets(t *testing.T) {
 		listened := make(chan error)
 		go func() { listened <- tickets.Listen(ctx, slackgate.Paid, wakes) }()
 		synctest.Wait()
-		p := patient{rdb, tickets.PendingKey(slackgate.Paid), wakes, poll}
+		p := waitingClient{rdb, tickets.PendingKey(slackgate.Paid), wakes, poll}
 		take := func(key string) (took time.Duration, got bool) {
 			begun := time.Now()
 			err := redis.NewScript(`return redis.call('RPOP', KEYS[1])`).Run(ctx, p, []string{key}).Err()

@@ -19,7 +19,7 @@ func (r *jobRun) openRow(ctx context.Context, call attempt.Call) error {
 	err := r.Store.OpenSpend(ctx, r.claim, &r.open, r.open.Priced, call.InputTokens, int64(r.claim.MaxOutputTokens))
 	faultpoint.Reach(faultpoint.Booked)
 	if err != nil {
-		none := attempt.Attempt{Call: call, NotCalled: true, Usage: backend.Unbilled()}
+		none := attempt.NotCalled(call)
 		r.unwritten = append(r.unwritten, r.settledRow(&none))
 	}
 	return err
@@ -88,7 +88,7 @@ var causes = map[broker.Outcome]broker.Cause{
 func (r *jobRun) conclude(res *attempt.Result, cancelled bool) *broker.Finish {
 	f := &broker.Finish{Outcome: res.Outcome, Reason: string(res.Reason), Backend: res.Backend, FirstByteMS: -1}
 	if res.HasText {
-		f.FirstByteMS = res.FirstByteAt.Milliseconds()
+		f.FirstByteMS = res.FirstByte.Milliseconds()
 	}
 	if n := len(res.Attempts); n > 0 {
 		first, last := &res.Attempts[0], &res.Attempts[n-1]
@@ -121,7 +121,7 @@ func lateCause(c *broker.Claim, r *attempt.Result) broker.Cause {
 	switch {
 	case r.Reason == backend.ReasonDeadline || r.Reason == backend.ReasonFirstByte || !r.HasText:
 		return broker.CauseCutAtDeadline
-	case r.FirstByteAt.Milliseconds() > dueMS:
+	case r.FirstByte.Milliseconds() > dueMS:
 		return broker.CauseLateFirstByte
 	}
 	return broker.CauseLateFinish
@@ -191,9 +191,7 @@ func (r *jobRun) handBack() {
 		r.logEnd(c.ID)
 		return
 	}
-	if err := r.consumerOf(c).shard.Tickets.Put(context.Background(), c.Path, 1); err != nil {
-		r.Log.Warn("ticket not written", "job_id", c.ID, "path", c.Path.String(), "error", err)
-	}
+	r.consumerOf(c).putTicket()
 }
 
 // logEnd writes the line of a job that has ended.

@@ -8,8 +8,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/joblog"
-	"leeway/broker/redisstore"
-	"leeway/slackgate"
 )
 
 // ticketFor is how long a slot goes on claiming under one ticket. asynq gives a
@@ -27,7 +25,7 @@ func (c *consumer) handle(context.Context, *asynq.Task) error {
 	c.Background.Guard("ticket "+c.Path.String(), func() {
 		for began := time.Now(); c.takeOne(); {
 			if time.Since(began) > ticketFor {
-				c.topUp()
+				c.putTicket() // others may wait
 				return
 			}
 		}
@@ -67,15 +65,9 @@ func (c *consumer) takeOne() (again bool) {
 	return true
 }
 
-// topUp writes the tickets that free slots are short of.
-func (c *consumer) topUp() {
-	var policy [slackgate.NumPaths]redisstore.PoolPolicy
-	policy[c.Path].Limit = c.shard.Limit
-	st, err := c.shard.Store.State(c.base, policy)
-	if err == nil {
-		_, err = c.shard.Tickets.TopUp(c.base, c.Path, &st.Pools[c.Path])
-	}
-	if err != nil && c.base.Err() == nil {
-		c.Log.Warn("tickets not topped up", "path", c.Path.String(), "error", err)
+// putTicket adds a ticket for one job.
+func (c *consumer) putTicket() {
+	if err := c.shard.Tickets.Put(context.Background(), c.Path, 1); err != nil {
+		c.Log.Warn("ticket not written", "path", c.Path.String(), "error", err)
 	}
 }

@@ -112,9 +112,7 @@ type Pool struct {
 	leaving  atomic.Bool
 
 	takenOut map[string]bool // backends taken out by order; only syncBackends uses it
-
-	mu      sync.Mutex // guards running
-	running map[string]context.CancelCauseFunc
+	running  sync.Map        // by job id, the context.CancelCauseFunc of each
 }
 
 // consumer takes the jobs of one shard.
@@ -134,8 +132,7 @@ func Start(o Options) (*Pool, error) {
 	o.Heartbeat = cmp.Or(o.Heartbeat, time.Second)
 	o.Grace = cmp.Or(o.Grace, 30*time.Second)
 	p := &Pool{
-		Options: o, id: uuid.NewString(),
-		running: map[string]context.CancelCauseFunc{}, takenOut: map[string]bool{},
+		Options: o, id: uuid.NewString(), takenOut: map[string]bool{},
 	}
 	o.Attempts.OnState = p.onState
 	var err error
@@ -172,7 +169,7 @@ func (p *Pool) consumer(s Shard) *consumer {
 	return &consumer{
 		Pool: p, shard: s, wakes: wakes,
 		worker: redisstore.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
-		server: asynq.NewServerFromRedisClient(patient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
+		server: asynq.NewServerFromRedisClient(waitingClient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
 			Concurrency:       s.Slots,
 			Queues:            map[string]int{s.Tickets.Name(p.Path): 1},
 			TaskCheckInterval: asynqPause,
@@ -315,11 +312,11 @@ func (p *Pool) cancels(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			p.mu.Lock()
-			if cancel := p.running[id]; cancel != nil {
-				cancel(errCancelled)
+			if v, ok := p.running.Load(id); ok {
+				if cancel, ok := v.(context.CancelCauseFunc); ok {
+					cancel(errCancelled)
+				}
 			}
-			p.mu.Unlock()
 		}
 	}
 }

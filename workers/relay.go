@@ -15,36 +15,26 @@ import (
 type relay struct {
 	mu    sync.Mutex // guards text
 	text  strings.Builder
-	more  chan struct{} // holds one token while there is text
-	done  chan struct{} // closed when no more text comes
+	more  chan struct{} // holds one token while there is text; closed when no more comes
 	ended chan struct{} // closed when all was sent
 }
 
 // relay begins to relay a claimed job's answer. stop must be called.
 func (p *Pool) relay(c *broker.Claim) *relay {
-	r := &relay{more: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{})}
+	r := &relay{more: make(chan struct{}, 1), ended: make(chan struct{})}
 	go p.Background.Guard("relay", func() {
 		defer close(r.ended)
 		at := 0
-		send := func() {
+		for range r.more {
 			text := r.take()
 			if text == "" {
-				return
+				continue // it went with what was added before
 			}
 			err := p.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, At: at, Text: text})
 			if err != nil {
 				p.Log.Debug("answer text not relayed", "job_id", c.ID, "error", err)
 			}
 			at += len(text)
-		}
-		for {
-			select {
-			case <-r.more:
-				send()
-			case <-r.done:
-				send()
-				return
-			}
 		}
 	})
 	return r
@@ -69,8 +59,8 @@ func (r *relay) take() string {
 	return text
 }
 
-// stop waits until what was added has been sent.
+// stop waits until what was added has been sent. Nothing may be added after it.
 func (r *relay) stop() {
-	close(r.done)
+	close(r.more)
 	<-r.ended
 }

@@ -47,8 +47,8 @@ func (r *jobRun) run() {
 	}
 	ctx, cancel := context.WithCancelCause(r.base)
 	defer cancel(nil)
-	r.track(c.ID, cancel)
-	defer r.untrack(c.ID)
+	r.running.Store(c.ID, cancel)
+	defer r.running.Delete(c.ID)
 	defer r.renew(ctx, cancel)()
 	defer r.noting.Wait()
 	hooks := r.hooks(ctx)
@@ -81,7 +81,7 @@ func (r *jobRun) run() {
 		faultpoint.Reach(faultpoint.Answered)
 		r.finish(f)
 		if saysOfPool(&res) {
-			r.samples = append(r.samples, poolSamples(c.Path, res.HasText, res.FirstByteAt, res.EndedAt, res.Reason == "")...)
+			r.samples = append(r.samples, poolSamples(c.Path, res.HasText, res.FirstByte, res.EndedAt, res.Reason == "")...)
 		}
 		r.measure(c.ID, r.samples...)
 	}
@@ -148,18 +148,6 @@ func (r *jobRun) rerouted() bool {
 		r.Log.Warn("job not offered again", "job_id", c.ID, "error", err)
 	}
 	return took
-}
-
-func (p *Pool) track(id string, cancel context.CancelCauseFunc) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.running[id] = cancel
-}
-
-func (p *Pool) untrack(id string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.running, id)
 }
 
 // renew keeps the claim's lease while the job runs, and ends the job when the

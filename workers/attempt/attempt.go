@@ -154,14 +154,10 @@ type Call struct {
 // Attempt is one attempt that was made, and how it ended.
 type Attempt struct {
 	Call
-	Usage backend.Usage
+	// Answer is what the call brought, without its texts.
+	backend.Answer
 	// Reason says what was wrong; empty: the answer was whole.
 	Reason backend.Reason
-	Finish backend.Finish
-	// HasText is set when answer text came; FirstByte is then when, since the
-	// call began.
-	HasText   bool
-	FirstByte time.Duration
 	// Censored is set when the call was cut before any answer text came, so
 	// that all that is known of its first byte is that it takes longer than
 	// FirstByte.
@@ -170,6 +166,11 @@ type Attempt struct {
 	Hold time.Duration
 	// NotCalled is set when the time ran out between Before and the call.
 	NotCalled bool
+}
+
+// NotCalled is an attempt whose row may have been opened, and that was not made.
+func NotCalled(c Call) Attempt {
+	return Attempt{Call: c, NotCalled: true, Answer: backend.Answer{Usage: backend.Unbilled()}}
 }
 
 // CostMicro is what the attempt cost.
@@ -201,17 +202,14 @@ type Result struct {
 	// OutcomeExpired it is empty when time was short, and ReasonNoBackend when
 	// a backend's state kept it from being called.
 	Reason backend.Reason
-	// Text is the answer if the outcome is usable, else empty. Whole is unset
-	// for a usable one only if the class counts the first byte alone.
-	Text   string
-	Whole  bool
-	Finish backend.Finish
+	// Answer is what the last call brought, the text only if the outcome is
+	// usable. It is not Whole for a usable one only if the class counts the
+	// first byte alone. Its times count from when Run was called.
+	backend.Answer
 	// Backend is the one called last.
 	Backend string
-	// FirstByteAt and LastByteAt belong to the last attempt and count if
-	// HasText; EndedAt is when Run was done. All since Run was called.
-	FirstByteAt, LastByteAt, EndedAt time.Duration
-	HasText                          bool
+	// EndedAt is when Run was done, since it was called.
+	EndedAt time.Duration
 	// Relayed is set once text was given to Hooks.Relay.
 	Relayed  bool
 	Attempts []Attempt

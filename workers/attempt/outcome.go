@@ -16,12 +16,9 @@ func (x *run) eligible(i int) bool { return !x.tried[i].done && (i == 0 || !x.jo
 
 // anotherReady reports whether another backend could be called for the job now.
 func (x *run) anotherReady(who int) bool {
-	slack := x.slack()
-	for i, u := range x.upstreams {
-		if i == who || !x.eligible(i) {
-			continue
-		}
-		if ok, _ := u.ready(); ok && u.p95() <= slack {
+	in, places := x.candidates(x.slack(), -1)
+	for k, i := range places {
+		if i != who && in.P95[k] <= in.Slack {
 			return true
 		}
 	}
@@ -87,55 +84,43 @@ func (x *run) judged(ctx context.Context, who int, e *backend.Error) bool {
 // retry tries the same backend once more, after a pause, if the slack allows;
 // otherwise the backend is done with.
 func (x *run) retry(ctx context.Context, who int, e *backend.Error) {
+	t := &x.tried[who]
+	wait := jitter(x.pause)
 	switch {
 	case e.RetryAfter > 0:
 		// A little later than told, and not all at once.
-		wait := e.RetryAfter + rand.N(100*time.Millisecond)
-		if !x.tried[who].waited && x.worthWaiting(who, wait) {
-			x.tried[who].waited = true
-			_ = background.Sleep(ctx, wait)
-			return
-		}
+		wait = e.RetryAfter + rand.N(100*time.Millisecond)
+		t.done, t.waited = t.waited, true
 	case e.Reason == backend.ReasonRateLimited:
 		// Without a hint nobody knows how long; another backend is better
 		// than guessing.
-		if wait := jitter(x.pause); !x.anotherReady(who) && x.worthWaiting(who, wait) {
-			x.backOff(ctx, wait)
-			return
-		}
+		t.done = x.anotherReady(who)
 	default:
-		if wait := jitter(x.pause); x.tried[who].calls < 2 && x.worthWaiting(who, wait) {
-			x.backOff(ctx, wait)
-			return
-		}
+		t.done = t.calls >= 2
 	}
-	x.tried[who].done = true
+	if !t.done && !x.worthWaiting(who, wait) {
+		t.done = true
+	}
+	switch {
+	case t.done:
+	case e.RetryAfter > 0:
+		_ = background.Sleep(ctx, wait)
+	default:
+		x.backOff(ctx, wait)
+	}
 }
 
-// worthWaiting reports whether, after waiting, the backend could be called with its
-// p95 to spend, without taking away what is kept for the backends after it.
+// worthWaiting reports whether, after waiting, the backend could be called with
+// its p95 to spend, without taking away what is kept for the backends after it.
 func (x *run) worthWaiting(who int, wait time.Duration) bool {
-	in := PlanInput{Slack: x.slack() - wait, Share: x.cfg.Share, Cap: x.cfg.Cap}
-	place := -1
-	for i, u := range x.upstreams {
-		if !x.eligible(i) {
-			continue
-		}
-		if ok, _ := u.ready(); !ok && i != who {
-			continue
-		}
-		if i == who {
-			place = len(in.P95)
-		}
-		in.P95 = append(in.P95, u.p95())
-	}
+	in, places := x.candidates(x.slack()-wait, who)
 	p := Next(in)
-	return p.Index >= 0 && p.Index == place && p.FirstByte >= in.P95[place]
+	return p.Index >= 0 && places[p.Index] == who && p.FirstByte >= in.P95[p.Index]
 }
 
 // answered takes a whole answer.
 func (x *run) answered() {
-	if x.firstInTime() && (x.job.FirstByteOnly || x.res.LastByteAt <= x.due) {
+	if x.firstInTime() && (x.job.FirstByteOnly || x.res.LastByte <= x.due) {
 		x.end(broker.OutcomeUsable, "")
 		return
 	}
@@ -143,7 +128,7 @@ func (x *run) answered() {
 }
 
 func (x *run) firstInTime() bool {
-	return x.res.HasText && x.res.FirstByteAt <= x.due-x.job.Reserve
+	return x.res.HasText && x.res.FirstByte <= x.due-x.job.Reserve
 }
 
 // cutAtDeadline takes an attempt that the deadline ended.
@@ -219,11 +204,11 @@ func (r *Runner) Probe(ctx context.Context, u *Upstream, id string, hooks Hooks)
 	}
 	e := x.generate(ctx, u, call, req)
 	// A reasoning model does not come to its answer in so few tokens.
-	if e == nil || judge(e) == healthy || x.res.Finish != backend.FinishNone {
+	if e == nil || healthOf(e) == healthy || x.res.Finish != backend.FinishNone {
 		u.open(false)
 		return nil
 	}
-	if judge(e) == faulty {
+	if healthOf(e) == faulty {
 		u.breaker.Open()
 	}
 	return e

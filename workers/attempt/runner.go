@@ -123,27 +123,33 @@ func (x *run) loop(parent context.Context) error {
 // one, wait is how long to wait for the first that may be called in time; 0:
 // there is none.
 func (x *run) plan() (p Plan, who int, wait time.Duration) {
-	in := PlanInput{Slack: x.slack(), Share: x.cfg.Share, Cap: x.cfg.Cap}
-	var places []int
+	slack := x.slack()
 	for i, u := range x.upstreams {
-		if !x.eligible(i) {
-			continue
+		if ok, ready := u.ready(); !ok && x.eligible(i) {
+			x.blocked = true
+			if ready > 0 && ready+u.p95() <= slack && (wait == 0 || ready < wait) {
+				wait = ready
+			}
 		}
-		ok, ready := u.ready()
-		p95 := u.p95()
-		switch {
-		case ok:
-			in.P95, places = append(in.P95, p95), append(places, i)
-			continue
-		case ready > 0 && ready+p95 <= in.Slack && (wait == 0 || ready < wait):
-			wait = ready
-		}
-		x.blocked = true
 	}
+	in, places := x.candidates(slack, -1)
 	if p = Next(in); p.Index < 0 {
 		return p, -1, wait
 	}
 	return p, places[p.Index], 0
+}
+
+// candidates are the backends that may be called now, for the planner, and which
+// they are. One that counts as ready whatever its state is named by also; -1:
+// none.
+func (x *run) candidates(slack time.Duration, also int) (in PlanInput, places []int) {
+	in = PlanInput{Slack: slack, Share: x.cfg.Share, Cap: x.cfg.Cap}
+	for i, u := range x.upstreams {
+		if ok, _ := u.ready(); x.eligible(i) && (ok || i == also) {
+			in.P95, places = append(in.P95, u.p95()), append(places, i)
+		}
+	}
+	return in, places
 }
 
 // attempt makes one attempt, or finds that it cannot be made now. over: the job
@@ -183,7 +189,7 @@ func (x *run) attempt(ctx context.Context, who int, plan Plan) (over bool, err e
 	req.FirstByte = min(plan.FirstByte-time.Since(planned), x.slack())
 	if x.slack() < u.p95() || ctx.Err() != nil {
 		u.unjudged()
-		x.ended(Attempt{Call: call, NotCalled: true, Usage: backend.Unbilled()})
+		x.ended(NotCalled(call))
 		return false, nil
 	}
 	return x.judged(ctx, who, x.generate(ctx, u, call, req)), nil
@@ -233,10 +239,8 @@ func (x *run) generate(ctx context.Context, u *Upstream, call Call, req backend.
 		e.Reason = backend.ReasonFirstByte
 	}
 	u.record(e)
-	made := Attempt{
-		Call: call, Usage: a.Usage, Finish: a.Finish,
-		HasText: a.HasText, FirstByte: a.FirstByte, Hold: time.Since(begun),
-	}
+	made := Attempt{Call: call, Answer: a, Hold: time.Since(begun)}
+	made.Text, made.Reasoning = "", ""
 	if e != nil {
 		made.Reason = e.Reason
 		cut := e.Reason == backend.ReasonFirstByte || e.Reason == backend.ReasonDeadline || e.Reason == backend.ReasonCancelled
@@ -244,12 +248,9 @@ func (x *run) generate(ctx context.Context, u *Upstream, call Call, req backend.
 			made.Censored, made.FirstByte = true, made.Hold
 		}
 	}
-	x.res.HasText, x.res.Finish = a.HasText, a.Finish
-	x.res.FirstByteAt, x.res.LastByteAt = 0, 0
-	if a.HasText {
-		x.res.FirstByteAt, x.res.LastByteAt = at+a.FirstByte, at+a.LastByte
-	}
-	x.res.Text, x.res.Whole = a.Text, a.Whole
+	a.FirstByte += at
+	a.LastByte += at
+	x.res.Answer = a
 	x.ended(made)
 	return e
 }

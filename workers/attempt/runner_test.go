@@ -570,7 +570,7 @@ func invariants(t *testing.T, rnd *rand.Rand) {
 			if (res.Outcome == broker.OutcomeExpired) && len(res.Attempts) != 0 || len(res.Attempts) != len(l.settled) {
 				t.Errorf("%s with %d attempts, %d settled", res.Outcome, len(res.Attempts), len(l.settled))
 			}
-			if res.Outcome == broker.OutcomeUsable && (res.FirstByteAt > j.Left-j.Reserve || (res.LastByteAt > j.Left && !j.FirstByteOnly) || res.Text == "") {
+			if res.Outcome == broker.OutcomeUsable && (res.FirstByte > j.Left-j.Reserve || (res.LastByte > j.Left && !j.FirstByteOnly) || res.Text == "") {
 				t.Errorf("not usable: %+v", res)
 			}
 			for _, a := range res.Attempts {

@@ -95,24 +95,43 @@ func (u *Upstream) p95() time.Duration {
 	return u.P95
 }
 
+// condition is whether the backend may be called, what led to that, and in how
+// long it may be called again; 0: now, or not by itself.
+func (u *Upstream) condition() (state, why string, retryIn time.Duration) {
+	u.mu.Lock()
+	out, outWhy, held, why := u.out, u.outWhy, time.Until(u.heldTill), u.lastWhy
+	u.mu.Unlock()
+	switch b := stateOf(u.breaker.State()); {
+	case out:
+		return broker.BackendOut, outWhy, 0
+	case held > 0:
+		return broker.BackendHeld, why, held
+	case b != broker.BackendClosed:
+		return b, why, u.breaker.RemainingDelay()
+	}
+	return broker.BackendClosed, "", 0
+}
+
 // ready reports whether the backend may be called now, and if not, in how long
 // that is worth another look; 0: not by itself.
 func (u *Upstream) ready() (bool, time.Duration) {
-	u.mu.Lock()
-	out, held := u.out, time.Until(u.heldTill)
-	u.mu.Unlock()
-	switch {
-	case out:
+	switch state, _, in := u.condition(); state {
+	case broker.BackendOut:
 		return false, 0
-	case held > 0:
-		return false, held
-	}
-	if u.breaker.IsOpen() {
-		if d := u.breaker.RemainingDelay(); d > 0 {
-			return false, d
-		}
+	case broker.BackendHeld, broker.BackendOpen:
+		return in <= 0, in
 	}
 	return true, 0
+}
+
+// State is the backend as it stands.
+func (u *Upstream) State() broker.BackendState {
+	state, why, in := u.condition()
+	return broker.BackendState{
+		Backend: u.name, Model: u.model, State: state, Why: why,
+		InFlight: int(u.inFlight.Load()), MaxInFlight: u.MaxInFlight,
+		FirstByteP95MS: u.p95().Milliseconds(), RetryInMS: in.Milliseconds(),
+	}
 }
 
 // Hold keeps calls away until d from now, unless they already are for longer.
@@ -165,37 +184,17 @@ func (u *Upstream) open(byOperator bool) {
 	}
 }
 
-// State is the backend as it stands.
-func (u *Upstream) State() broker.BackendState {
-	s := broker.BackendState{
-		Backend: u.name, Model: u.model, State: broker.BackendClosed, MaxInFlight: u.MaxInFlight,
-		InFlight: int(u.inFlight.Load()), FirstByteP95MS: u.p95().Milliseconds(),
-	}
-	u.mu.Lock()
-	out, outWhy, held, why := u.out, u.outWhy, time.Until(u.heldTill), u.lastWhy
-	u.mu.Unlock()
-	switch b := stateOf(u.breaker.State()); {
-	case out:
-		s.State, s.Why = broker.BackendOut, outWhy
-	case held > 0:
-		s.State, s.Why, s.RetryInMS = broker.BackendHeld, why, held.Milliseconds()
-	case b != broker.BackendClosed:
-		s.State, s.Why, s.RetryInMS = b, why, u.breaker.RemainingDelay().Milliseconds()
-	}
-	return s
-}
-
-// verdict is what a call says about the backend itself.
-type verdict uint8
+// health is what a call says about the backend itself.
+type health uint8
 
 const (
-	neutral verdict = iota // nothing
+	neutral health = iota // nothing
 	healthy
 	faulty
 )
 
-// judge says what a call that ended with e says about the backend.
-func judge(e *backend.Error) verdict {
+// healthOf is what a call that ended with e says about the backend.
+func healthOf(e *backend.Error) health {
 	if e == nil {
 		return healthy
 	}
@@ -238,7 +237,7 @@ func (u *Upstream) record(e *backend.Error) {
 	} else {
 		u.throttle.RecordSuccess()
 	}
-	switch judge(e) {
+	switch healthOf(e) {
 	case healthy:
 		u.breaker.RecordSuccess()
 	case faulty:

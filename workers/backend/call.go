@@ -7,13 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -24,9 +24,9 @@ var (
 	errTail      = errors.New("nothing more after the finish reason")
 )
 
-// watch ends a call that is quiet for too long. It is the only clock of a call
-// besides the context's deadline.
-type watch struct {
+// watchdog ends a call that is quiet for too long. It is the only clock of a
+// call besides the context's deadline.
+type watchdog struct {
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex // guards what follows
@@ -37,8 +37,8 @@ type watch struct {
 	timer *time.Timer
 }
 
-// within ends the call with cause unless within is called again in d.
-func (w *watch) within(d time.Duration, cause error) {
+// reset ends the call with cause unless reset is called again in d.
+func (w *watchdog) reset(d time.Duration, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.due, w.cause = time.Now().Add(d), cause
@@ -49,7 +49,7 @@ func (w *watch) within(d time.Duration, cause error) {
 	w.timer.Reset(d)
 }
 
-func (w *watch) fire() {
+func (w *watchdog) fire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if early := time.Until(w.due); early > 0 {
@@ -59,7 +59,7 @@ func (w *watch) fire() {
 	w.cancel(w.cause)
 }
 
-func (w *watch) stop() {
+func (w *watchdog) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.timer != nil {
@@ -74,22 +74,16 @@ func (w *watch) stop() {
 // be booked. The context's deadline is the job's; r.FirstByte bounds the wait
 // for the first answer text, and the stall limit each wait after it.
 func (c *Client) Generate(ctx context.Context, r Request, obs Observer) (Answer, error) {
-	return c.generate(ctx, &r, obs)
-}
-
-func (c *Client) generate(parent context.Context, r *Request, obs Observer) (Answer, error) {
-	ctx, cancel := context.WithCancelCause(parent)
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w := &watch{cancel: cancel}
-	defer w.stop()
-	s := newSink(c, r, obs, w)
+	dog := &watchdog{cancel: cancel}
+	defer dog.stop()
+	s := newSink(c, &r, obs, dog)
 	if r.FirstByte > 0 {
-		w.within(r.FirstByte, errFirstByte)
+		dog.reset(r.FirstByte, errFirstByte)
 	}
-	var connected atomic.Bool
-	status, err := c.exchange(ctx, r, s, &connected)
-	s.unbilled = untouched(status, connected.Load())
-	return s.verdict(ctx, status, err)
+	status, err := c.exchange(ctx, &r, s)
+	return s.result(ctx, status, err)
 }
 
 // untouched reports whether a call cannot have been worked on, going by its
@@ -109,12 +103,12 @@ func untouched(status int, connected bool) bool {
 
 // exchange sends the request and feeds the response to s. It returns the HTTP
 // status, 0 if there was none, and what went wrong on the way.
-func (c *Client) exchange(ctx context.Context, r *Request, s *sink, connected *atomic.Bool) (int, error) {
+func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error) {
 	body, err := json.Marshal(c.wire.body(c.cfg.Model, r))
 	if err != nil {
 		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
 	}
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { s.connected.Store(true) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, &Error{Reason: ReasonConnect, Detail: "the address cannot be called"}
@@ -126,7 +120,7 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink, connected *a
 			_ = resp.Body.Close()
 		}
 		reason := ReasonReset
-		if !connected.Load() {
+		if !s.connected.Load() {
 			reason = ReasonConnect
 		}
 		return 0, &Error{Reason: reason, Detail: withoutURL(err)}
@@ -274,34 +268,27 @@ const maxRetryAfter = 24 * time.Hour
 // retryAfter reads how long a backend asks to be left alone; 0: it does not
 // say, or cannot be understood.
 func retryAfter(h http.Header, now time.Time) time.Duration {
-	bound := func(f float64, unit time.Duration) time.Duration {
-		if !(f > 0) {
-			return 0
-		}
-		if f > float64(maxRetryAfter/unit) {
-			return maxRetryAfter
-		}
-		return time.Duration(f * float64(unit))
-	}
-	if v := h.Get("Retry-After-Ms"); v != "" {
-		if f, err := strconv.ParseFloat(v, 64); err == nil {
-			return bound(f, time.Millisecond)
-		}
-	}
-	v := strings.TrimSpace(h.Get("Retry-After"))
-	if v == "" {
-		return 0
-	}
-	if f, err := strconv.ParseFloat(v, 64); err == nil {
-		return bound(f, time.Second)
-	}
-	at, err := http.ParseTime(v)
+	seconds, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64)
+	seconds /= 1000
 	if err != nil {
-		return 0
+		v := strings.TrimSpace(h.Get("Retry-After"))
+		if seconds, err = strconv.ParseFloat(v, 64); err != nil {
+			at, err := http.ParseTime(v)
+			if err != nil {
+				return 0
+			}
+			// The backend's own clock, when it shows it, is the one the date is on.
+			if date, err := http.ParseTime(h.Get("Date")); err == nil {
+				now = date
+			}
+			seconds = at.Sub(now).Seconds()
+		}
 	}
-	// The backend's own clock, when it shows it, is the one the date is on.
-	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date
+	switch {
+	case seconds > maxRetryAfter.Seconds():
+		return maxRetryAfter
+	case seconds > 0:
+		return time.Duration(math.Round(seconds * float64(time.Second)))
 	}
-	return bound(at.Sub(now).Seconds(), time.Second)
+	return 0 // not a number among them
 }

@@ -270,11 +270,7 @@ func clean(s string, secrets ...string) string {
 	}, s)
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > maxDetail {
-		cut := maxDetail
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "..."
+		s = strings.ToValidUTF8(s[:maxDetail], "") + "..."
 	}
 	return s
 }

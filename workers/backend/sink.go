@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"leeway/broker"
@@ -15,13 +16,13 @@ type sink struct {
 	c     *Client
 	req   *Request
 	obs   Observer
-	watch *watch
+	dog   *watchdog
 	start time.Time
 
 	think     thinker
 	text      strings.Builder
 	reasoning strings.Builder
-	// answer is what is known of it so far; verdict adds the texts and the
+	// answer is what is known of it so far; result adds the texts and the
 	// usage.
 	answer   Answer
 	seen     streamed
@@ -31,12 +32,12 @@ type sink struct {
 	usage    report
 	// any is set once anything of the protocol was seen.
 	any bool
-	// unbilled is set when the backend cannot have done any work.
-	unbilled bool
+	// connected is set once there was a connection to the backend.
+	connected atomic.Bool
 }
 
-func newSink(c *Client, r *Request, obs Observer, w *watch) *sink {
-	return &sink{c: c, req: r, obs: obs, watch: w, start: time.Now(), seen: streamed{
+func newSink(c *Client, r *Request, obs Observer, dog *watchdog) *sink {
+	return &sink{c: c, req: r, obs: obs, dog: dog, start: time.Now(), seen: streamed{
 		inputTokens: r.InputTokens(),
 		inputBytes:  int64(len(r.System) + len(r.Text)),
 		limit:       int64(r.MaxOutputTokens),
@@ -101,7 +102,7 @@ func (s *sink) addReasoning(piece string) {
 
 func (s *sink) alive() {
 	if s.answer.Finish == FinishNone {
-		s.watch.within(s.c.cfg.Stall, errStall)
+		s.dog.reset(s.c.cfg.Stall, errStall)
 	}
 }
 
@@ -121,7 +122,7 @@ func (s *sink) end(word string) {
 	s.answer.Finish, s.word = finishOf(word), word
 	s.answer.LastByte = time.Since(s.start)
 	s.seen.ended = true
-	s.watch.within(Tail, errTail)
+	s.dog.reset(Tail, errTail)
 }
 
 // flush takes what was held back, now that nothing more will say what it is.
@@ -152,14 +153,14 @@ func finishOf(word string) Finish {
 	return FinishOther
 }
 
-// verdict says what the answer was worth, and with which error the reading
+// result says what the answer was worth, and with which error the reading
 // ended if it is not whole.
-func (s *sink) verdict(ctx context.Context, status int, readErr error) (Answer, error) {
+func (s *sink) result(ctx context.Context, status int, readErr error) (Answer, error) {
 	s.flush()
 	a := s.answer
 	a.Text, a.Reasoning = s.text.String(), strings.ToValidUTF8(s.reasoning.String(), "")
 	a.Usage = s.usage.settle(s.seen)
-	if s.unbilled {
+	if untouched(status, s.connected.Load()) {
 		a.Usage = Unbilled()
 	}
 	e := s.fault(ctx, readErr, a.Usage)

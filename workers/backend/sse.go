@@ -16,9 +16,9 @@ import (
 // half a megabyte in reads of 256 bytes took them three seconds of processor
 // time, and blank lines that keep a connection alive pile up in their buffer.
 type lineReader struct {
-	r      *bufio.Reader
-	buf    []byte
-	skipLF bool // the last line ended with CR
+	r       *bufio.Reader
+	buf     []byte
+	afterCR bool // the last byte was a CR
 	// room is how many more bytes the current event may take.
 	room int
 }
@@ -28,50 +28,26 @@ type lineReader struct {
 func (l *lineReader) line() ([]byte, error) {
 	l.buf = l.buf[:0]
 	for {
-		if _, err := l.r.Peek(1); err != nil {
+		b, err := l.r.ReadByte()
+		if err != nil {
 			if errors.Is(err, io.EOF) && len(l.buf) > 0 {
 				return l.buf, nil
 			}
 			return nil, err
 		}
-		chunk, _ := l.r.Peek(l.r.Buffered())
-		if l.skipLF {
-			l.skipLF = false
-			if chunk[0] == '\n' {
-				_, _ = l.r.Discard(1)
-				continue
-			}
-		}
-		end := lineEnd(chunk)
-		part := chunk
-		if end >= 0 {
-			part = chunk[:end]
-		}
-		if len(part) > l.room {
+		afterCR := l.afterCR
+		l.afterCR = b == '\r'
+		switch {
+		case b == '\n' && afterCR: // of the line before
+		case b == '\n' || b == '\r':
+			return l.buf, nil
+		case l.room == 0:
 			return nil, &Error{Reason: ReasonTooLarge, Detail: "one event is over its bound"}
+		default:
+			l.room--
+			l.buf = append(l.buf, b)
 		}
-		l.room -= len(part)
-		l.buf = append(l.buf, part...)
-		if end < 0 {
-			_, _ = l.r.Discard(len(chunk))
-			continue
-		}
-		l.skipLF = chunk[end] == '\r'
-		_, _ = l.r.Discard(end + 1)
-		return l.buf, nil
 	}
-}
-
-// lineEnd is the place of the first CR or LF; -1: there is none.
-func lineEnd(b []byte) int {
-	lf := bytes.IndexByte(b, '\n')
-	if lf < 0 {
-		return bytes.IndexByte(b, '\r')
-	}
-	if cr := bytes.IndexByte(b[:lf], '\r'); cr >= 0 {
-		return cr
-	}
-	return lf
 }
 
 // eventReader reads server-sent events as the HTML standard says, with a bound

@@ -34,7 +34,7 @@ func (c *Client) readWhole(s *sink, in io.Reader) error {
 		return err
 	}
 	if len(bytes.TrimSpace(body)) == 0 {
-		return nil // verdict calls it empty
+		return nil // result calls it empty
 	}
 	return c.wire.whole(s, body)
 }
@@ -86,7 +86,7 @@ func (c *Client) readStream(s *sink, r *bufio.Reader, in *meter) error {
 		if done {
 			// The answer is complete. A moment is waited for the end of the
 			// body, so that the connection can be used again.
-			s.watch.within(drainGrace, errTail)
+			s.dog.reset(drainGrace, errTail)
 			_, _ = io.CopyN(io.Discard, in, 4<<10)
 			return nil
 		}
