@@ -31,7 +31,7 @@ type watched struct {
 	mu     sync.Mutex // guards what follows
 	admits [][]string // ids of each call
 	states int
-	hold   chan struct{} // calls of Admit wait until it is closed
+	pause  chan struct{} // calls of Admit wait until it is closed
 	alter  func(*redisstore.Admitted)
 	err    error
 	slow   time.Duration // what a call takes that ends in err
@@ -55,15 +55,15 @@ func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackga
 		ids = append(ids, offers[i].Job.ID)
 	}
 	w.admits = append(w.admits, ids)
-	hold, alter, err, slow := w.hold, w.alter, w.err, w.slow
+	pause, alter, err, slow := w.pause, w.alter, w.err, w.slow
 	w.told = p[slackgate.Paid].Refused
 	failAdmit, stale := w.failAdmit, w.stale
 	w.mu.Unlock()
 	if failAdmit != nil || stale {
 		return redisstore.Admitted{Stale: stale}, failAdmit
 	}
-	if hold != nil {
-		<-hold
+	if pause != nil {
+		<-pause
 	}
 	if err != nil {
 		time.Sleep(slow) // virtual

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -123,7 +124,7 @@ func (a *Admitter) refuseFresh(p *pending) bool {
 	if v.Admitted() { // the state is another's: what it says of this job is not for it to say
 		return false
 	}
-	p.verdict, p.err = v, nil
+	p.verdict = v
 	return true
 }
 
@@ -234,5 +235,12 @@ func (a *Admitter) forget() {
 	a.fresh.kinds = nil
 }
 
-// closed is the done channel of a submission that has its verdict at once.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+// tell has the store hear of what was refused without asking it.
+func (a *Admitter) tell(ctx context.Context) {
+	if !a.anyUntold() {
+		return
+	}
+	if _, err := a.offer(ctx, nil, atOnce); err != nil {
+		a.Log.Warn("refusals not counted", "error", err)
+	}
+}

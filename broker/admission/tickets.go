@@ -16,22 +16,6 @@ type owed struct {
 	writer  sync.WaitGroup // that somebody
 }
 
-// release lets the submitters of one call go. The promises stand by then
-// whether or not tickets say so: those follow at once, and whoever notices that
-// some are missing, because this process died or the store was away, adds them.
-func (a *Admitter) release(jobs []*pending) {
-	var want [slackgate.NumPaths]int64
-	for _, p := range jobs {
-		if p.ticket {
-			want[p.verdict.Path]++
-		}
-	}
-	a.owe(want)
-	for _, p := range jobs {
-		close(p.done)
-	}
-}
-
 // owe has tickets written, those of several calls together if they come faster
 // than they can be.
 func (a *Admitter) owe(want [slackgate.NumPaths]int64) {

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/coalesce"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
@@ -26,19 +26,19 @@ func (b *bench) offers(name string, n int) []Offered {
 	return out
 }
 
-// held makes calls to the store wait; what it returns lets them all go.
-func (b *bench) held() (release func()) {
-	hold := make(chan struct{})
+// paused makes calls to the store wait; what it returns lets them all go.
+func (b *bench) paused() (release func()) {
+	pause := make(chan struct{})
 	b.watched.mu.Lock()
 	defer b.watched.mu.Unlock()
-	b.watched.hold = hold
+	b.watched.pause = pause
 	return func() {
 		b.watched.mu.Lock()
-		if b.watched.hold == hold {
-			b.watched.hold = nil
+		if b.watched.pause == pause {
+			b.watched.pause = nil
 		}
 		b.watched.mu.Unlock()
-		close(hold)
+		close(pause)
 	}
 }
 
@@ -46,10 +46,10 @@ func (b *bench) held() (release func()) {
 // comes shares the next, in the order in which it came.
 func TestConcurrentSubmissionsShareACall(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
-		release := b.held()
+		release := b.paused()
 		away := append(b.offers("a", 1), b.offers("b", 1)...)
 		offered := b.offers("j", 200)
-		if n := len(b.calls()); n != mostAway {
+		if n := len(b.calls()); n != coalesce.MostInFlight {
 			t.Errorf("%d calls are away", n)
 		}
 		release()
@@ -68,7 +68,7 @@ func TestConcurrentSubmissionsShareACall(t *testing.T) {
 			}
 		}
 		calls := b.calls()
-		if len(calls) != 4 || len(calls[2]) != maxBatch || len(calls[3]) != 200-maxBatch {
+		if len(calls) != 4 || len(calls[2]) != maxJobs || len(calls[3]) != 200-maxJobs {
 			t.Errorf("%d calls for 202 submissions", len(calls))
 		}
 		n := 0
@@ -88,52 +88,6 @@ func TestConcurrentSubmissionsShareACall(t *testing.T) {
 			t.Errorf("%d tickets, %v", p, err)
 		}
 	})
-}
-
-// A call that is away is followed by one as large as itself, and by none once it
-// is late.
-func TestCallsDoNotGetSmaller(t *testing.T) {
-	for _, late := range []bool{false, true} {
-		inBubble(t, slackgate.Seed, func(b *bench) {
-			want := func(sizes ...int) {
-				t.Helper()
-				var got []int
-				for _, ids := range b.calls() {
-					got = append(got, len(ids))
-				}
-				if !slices.Equal(got, sizes) {
-					t.Errorf("calls of %v jobs, not of %v", got, sizes)
-				}
-			}
-			release := b.held()
-			offered := append(b.offers("a", 1), b.offers("b", 1)...)
-			want(1, 1)
-			offered = append(offered, b.offers("c", 7)...)
-			want(1, 1)
-			others := b.held() // those to come
-			release()
-			synctest.Wait()
-			want(1, 1, 7)
-			offered = append(offered, b.offers("d", 6)...)
-			want(1, 1, 7)
-			if late {
-				time.Sleep(lateAfter)
-			}
-			offered = append(offered, b.offers("e", 1)...)
-			if late {
-				want(1, 1, 7)
-			} else {
-				want(1, 1, 7, 7)
-			}
-			others()
-			for _, o := range offered {
-				if _, err := o.Wait(b.ctx); err != nil {
-					t.Error(err)
-				}
-			}
-			want(1, 1, 7, 7)
-		})
-	}
 }
 
 // A state that takes longer to read than it stands for is read once for a call,
@@ -161,12 +115,12 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 			synctest.Wait()
 			return o
 		}
-		release := b.held()
+		release := b.paused()
 		offered := []Offered{line("1"), line("2"), line("3")}
 		if n := len(b.calls()); n != 1 {
 			t.Errorf("%d calls away", n)
 		}
-		time.Sleep(4 * lateAfter)
+		time.Sleep(4 * coalesce.LateAfter)
 		due := int64(0)
 		release()
 		for i, o := range offered {
@@ -175,12 +129,12 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 				t.Errorf("%+v, %v", v, err)
 			}
 			if i == 0 {
-				due = v.NowMS - (4 * lateAfter).Milliseconds() + 15_000
+				due = v.NowMS - (4 * coalesce.LateAfter).Milliseconds() + 15_000
 			} else if v.DeadlineMS > due {
 				t.Errorf("waiting for its turn has given line %d %d ms more", i+1, v.DeadlineMS-due)
 			}
 		}
-		release = b.held()
+		release = b.paused()
 		offered = append([]Offered{line("4")}, b.offers("no line", 1)...)
 		if n := len(b.calls()); n != 5 {
 			t.Errorf("%d calls: what is no line waits for one", n)
@@ -191,7 +145,7 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		release = b.held()
+		release = b.paused()
 		b.watched.err = fmt.Errorf("%w: away", broker.ErrUnavailable)
 		offered = []Offered{line("5"), line("6"), line("7")}
 		release()
@@ -208,8 +162,8 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 
 func TestLargeTextsBoundACall(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
-		hold := make(chan struct{})
-		b.watched.hold = hold
+		pause := make(chan struct{})
+		b.watched.pause = pause
 		offered := []Offered{b.Offer(b.ctx, b.job("first", 15_000))}
 		synctest.Wait()
 		text := string(make([]byte, 1<<20))
@@ -219,14 +173,14 @@ func TestLargeTextsBoundACall(t *testing.T) {
 			offered = append(offered, b.Offer(b.ctx, j))
 		}
 		b.watched.mu.Lock()
-		b.watched.hold = nil
+		b.watched.pause = nil
 		b.watched.mu.Unlock()
-		close(hold)
+		close(pause)
 		for _, o := range offered {
 			_, _ = o.Wait(b.ctx)
 		}
 		for _, ids := range b.calls() {
-			if len(ids) > maxBatchBytes>>20 {
+			if len(ids) > maxBytes>>20 {
 				t.Errorf("%d MiB in a call", len(ids))
 			}
 		}
@@ -262,7 +216,7 @@ func TestStoreStandsStill(t *testing.T) {
 func TestNobodyHangsWhenRunIsOver(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
 		b.stop()
-		for range 2 * cap(b.queue) { // more than the queue takes
+		for range 2 * maxQueue { // more than the queue takes
 			v, err := b.Submit(context.Background(), b.job("j", 15_000))
 			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
 				t.Fatalf("%+v, %v", v, err)
@@ -297,8 +251,8 @@ func TestNobodyHangsWhenRunIsOver(t *testing.T) {
 // has gone does not break its promise.
 func TestStopDecidesWhatIsQueued(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
-		hold := make(chan struct{})
-		b.watched.hold = hold
+		pause := make(chan struct{})
+		b.watched.pause = pause
 		ctx, cancel := context.WithCancel(b.ctx)
 		offered := []Offered{b.Offer(ctx, b.job("a", 15_000))}
 		synctest.Wait()
@@ -307,7 +261,7 @@ func TestStopDecidesWhatIsQueued(t *testing.T) {
 		stopped := make(chan struct{})
 		go func() { b.stop(); close(stopped) }()
 		synctest.Wait()
-		close(hold)
+		close(pause)
 		for _, o := range offered {
 			if v, err := o.Wait(ctx); err != nil || !v.Admitted() {
 				t.Errorf("%+v, %v", v, err)

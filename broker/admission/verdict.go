@@ -1,0 +1,155 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"leeway/broker"
+	"leeway/broker/redisstore"
+	"leeway/slackgate"
+)
+
+// errDisagree is logged when the script's comparisons and the rule part ways.
+var errDisagree = errors.New("the store's check and the gate's rule disagree")
+
+// decide names what came of each job of a call that the store has answered, and
+// has tickets written for what it has promised.
+func (a *Admitter) decide(jobs []*pending, got redisstore.Admitted) {
+	at, down := time.Now(), false
+	var tickets [slackgate.NumPaths]int64
+	for i, p := range jobs {
+		switch adm := &got.Jobs[i]; adm.Bound {
+		case redisstore.KeySame:
+			p.same = adm.BoundTo
+		case redisstore.KeyConflict:
+			p.err = broker.ErrKeyConflict
+		case redisstore.BatchGone:
+			p.err = broker.ErrBatchCancelled
+		default:
+			p.verdict = a.verdict(p, &got, i)
+			a.learn(p, adm, at)
+			down = down || p.verdict.Reason == slackgate.ReasonPoolDown
+			if adm.Ticket {
+				tickets[p.verdict.Path]++
+			}
+		}
+	}
+	if down {
+		a.explain(jobs)
+	}
+	// The promises stand whether or not tickets say so: those follow at once, and
+	// whoever notices that some are missing, because this process died or the
+	// store was away, adds them.
+	a.owe(tickets)
+}
+
+// failed notes that the store did not decide.
+func (a *Admitter) failed(jobs int, err error) {
+	a.forget()
+	a.Log.Warn("the gate cannot decide", "jobs", jobs, "error", err)
+}
+
+// explain looks for what may be behind pools that are down: a store that takes
+// no writes takes no heartbeats either, and that is then what to say.
+func (a *Admitter) explain(jobs []*pending) {
+	err := a.Store.Writable(context.Background())
+	if err == nil {
+		return
+	}
+	a.Log.Warn("the gate cannot decide", "jobs", len(jobs), "error", err)
+	for _, p := range jobs {
+		if p.err == nil && p.verdict.Reason == slackgate.ReasonPoolDown {
+			p.err = err
+		}
+	}
+}
+
+// verdict names the reason and the numbers of one decision from the state the
+// script saw when it made it.
+func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.Verdict {
+	adm := &got.Jobs[i]
+	for _, path := range slackgate.Paths {
+		adm.Pools[path].Closed = p.class.Closed[path]
+	}
+	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, got.NowMS, p.offer.DeadlineMS)
+	if v.Path != adm.Path {
+		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", v.Path.String())
+		v.Path = adm.Path
+		v.Reason = slackgate.ReasonGateUnavailable
+		if adm.Path != slackgate.Reject {
+			v.Reason = slackgate.Reason(adm.Path.String())
+		}
+	}
+	return v
+}
+
+// verdictOf is what the rule says of a job with leftMS to its deadline.
+func verdictOf(p *pending, s *slackgate.Snapshot, policy slackgate.Policy, nowMS, leftMS int64) broker.Verdict {
+	deadline := nowMS + leftMS
+	job := p.job.Gate(deadline)
+	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
+	return broker.Verdict{
+		JobID: p.job.ID, Result: slackgate.Decide(s, job, policy, nowMS), NowMS: nowMS, DeadlineMS: deadline,
+		ReserveMS: p.job.ReserveMS, Quota: s.Quota,
+	}
+}
+
+// firstVerdict is the verdict of a job on record.
+func firstVerdict(view *broker.View) broker.Verdict {
+	v := broker.Verdict{
+		JobID: view.ID, NowMS: view.AcceptedMS, DeadlineMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
+		Result: slackgate.Result{
+			Path: view.Path, Reason: slackgate.Reason(view.Path.String()),
+			SlackMS: view.Admission.SlackMS, PredictedWaitMS: view.Admission.PredictedWaitMS,
+		},
+	}
+	v.NeedMS[view.Path], v.QueueAgeMS[view.Path] = view.Admission.NeedMS, view.Admission.QueueAgeMS
+	return v
+}
+
+// refuse is the verdict when the gate cannot know.
+func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
+	return broker.Verdict{
+		JobID:     job.ID,
+		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.DeadlineMS - job.ReserveMS},
+		NowMS:     a.Store.NowMS(),
+		ReserveMS: job.ReserveMS,
+	}
+}
+
+// DryRun says what the gate would answer to a job now, without promising
+// anything.
+func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict, *redisstore.GateState, error) {
+	if err := a.RefreshFlags(ctx); err != nil {
+		return a.refuse(job), nil, err
+	}
+	s := a.Settings()
+	st, err := a.Store.State(ctx, s.Pools)
+	if err != nil {
+		return a.refuse(job), nil, err
+	}
+	class := s.Class(job.Class)
+	job.ReserveMS = max(job.ReserveMS, class.ReserveMS)
+	snap := slackgate.Snapshot{Pools: st.Pools}
+	for _, path := range slackgate.Paths {
+		snap.Pools[path].Closed = class.Closed[path]
+		st.Pools[path].Closed = class.Closed[path]
+	}
+	if class.Policy.Rule == slackgate.Predictive {
+		v, err := a.trusted(ctx)
+		if err != nil {
+			return a.refuse(job), nil, err
+		}
+		for _, path := range slackgate.Paths {
+			p := &snap.Pools[path]
+			p.Ladder = v.pools[path].Ladder
+			// Without a place in the order of its own, it stands behind all.
+			p.Ahead = p.Waiting
+		}
+	}
+	deadline := st.NowMS + job.DeadlineMS
+	res := slackgate.Decide(&snap, job.Gate(deadline), class.Policy, st.NowMS)
+	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}, st, nil
+}
