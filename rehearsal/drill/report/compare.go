@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"leeway/rehearsal/drill"
 )
@@ -63,56 +62,45 @@ func effect(a, b spread) string {
 
 // Compare prints two drills side by side.
 func Compare(w io.Writer, nameA string, a *drill.Evidence, nameB string, b *drill.Evidence) {
-	p := printer{w}
-	for _, s := range []struct {
-		mark, name string
-		e          *drill.Evidence
-	}{{"A", nameA, a}, {"B", nameB, b}} {
-		p.f("%s  %s: %s against %s, %s time, %d runs, %s\n", s.mark, s.name, s.e.Plan.Name, s.e.Against, s.e.Clock, len(s.e.Runs), s.e.StartedAt.Format("2006-01-02 15:04Z"))
+	say := func(format string, args ...any) { fmt.Fprintf(w, format, args...) }
+	header := func(mark, name string, e *drill.Evidence) {
+		say("%s  %s: %s against %s, %s time, %d runs, %s\n",
+			mark, name, e.Plan.Name, e.Against, e.Clock, len(e.Runs), e.StartedAt.Format("2006-01-02 15:04Z"))
 	}
+	header("A", nameA, a)
+	header("B", nameB, b)
 	if a.Plan.Name != b.Plan.Name {
-		p.f("These are different drills: what differs may be the drill.\n")
+		say("These are different drills: what differs may be the drill.\n")
 	}
-	for _, l := range planDifferences(a.Plan, b.Plan) {
-		p.f("declared otherwise: %s\n", l)
+	declaredA, declaredB := declared(a.Plan), declared(b.Plan)
+	for _, d := range without(declaredA, declaredB) {
+		say("declared otherwise: A: %s %s\n", d.Of, d.Text)
 	}
-	p.f("\n")
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "  \tA\tB\tdifference")
+	for _, d := range without(declaredB, declaredA) {
+		say("declared otherwise: B: %s %s\n", d.Of, d.Text)
+	}
+	rows := []string{"  \tA\tB\tdifference"}
 	for _, metric := range compareRows {
 		x, inA := spreadOf(a, metric)
 		y, inB := spreadOf(b, metric)
-		switch {
-		case inA && inB:
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", metric, number(x.mean), number(y.mean), effect(x, y))
-		case inA:
-			fmt.Fprintf(t, "  %s\t%s\t-\t\n", metric, number(x.mean))
-		case inB:
-			fmt.Fprintf(t, "  %s\t-\t%s\t\n", metric, number(y.mean))
+		cellA, cellB, difference := "-", "-", ""
+		if inA {
+			cellA = number(x.mean)
+		}
+		if inB {
+			cellB = number(y.mean)
+		}
+		if inA && inB {
+			difference = effect(x, y)
+		}
+		if inA || inB {
+			rows = append(rows, strings.Join([]string{"  " + metric, cellA, cellB, difference}, "\t"))
 		}
 	}
-	_ = t.Flush()
-	p.f("\nmeans over the runs; a difference no larger than the spread of repeated runs is noise and has no figure\n")
+	say("\n%s\nmeans over the runs; a difference no larger than the spread of repeated runs is noise and has no figure\n", table(0, rows...))
 }
 
-// planDifferences lists what two plans declare otherwise.
-func planDifferences(a, b *drill.Plan) (out []string) {
-	of := func(p *drill.Plan) (lines []string) {
-		for _, l := range declared(p) {
-			lines = append(lines, strings.Join(l[:], " "))
-		}
-		return lines
-	}
-	la, lb := of(a), of(b)
-	for _, l := range la {
-		if !slices.Contains(lb, l) {
-			out = append(out, "A: "+l)
-		}
-	}
-	for _, l := range lb {
-		if !slices.Contains(la, l) {
-			out = append(out, "B: "+l)
-		}
-	}
-	return out
+// without are the lines of one plan that another does not have.
+func without(of, other []declaration) []declaration {
+	return slices.DeleteFunc(slices.Clone(of), func(d declaration) bool { return slices.Contains(other, d) })
 }

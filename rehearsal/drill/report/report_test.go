@@ -3,10 +3,14 @@ package report
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"leeway/broker"
 	"leeway/rehearsal/drill"
 	"leeway/slackgate"
 )
@@ -147,5 +151,46 @@ func TestCompareNoise(t *testing.T) {
 		if !strings.Contains(out.String(), row.want) {
 			t.Errorf("want %s in\n%s", row.want, out.String())
 		}
+	}
+}
+
+// A live run in which something of everything went wrong, to the letter.
+func TestTextOfALiveRun(t *testing.T) {
+	p, err := drill.Named("attempt-counted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &drill.Run{
+		Jobs: []drill.Job{
+			{Path: slackgate.Paid, Reason: slackgate.ReasonPaid, Outcome: broker.OutcomeUsable, Backend: "lab-hedge", Attempts: 2, FirstByteMS: 900, AnswerMS: 1100, ElapsedMS: 1080},
+			{AtMS: 40, Path: slackgate.Paid, Reason: slackgate.ReasonPaid, Outcome: broker.OutcomeEmpty, Cause: broker.CauseEmpty, FirstByteMS: -1, ElapsedMS: 1200, OverMS: -300},
+			{Reason: slackgate.ReasonNoSlack, ToldMS: 2.6}, {Reason: slackgate.ReasonPoolDown, ToldMS: 3.4}, {Reason: slackgate.ReasonGateUnavailable},
+		},
+		Done: []drill.Done{
+			{AtMS: 20, What: "fault lab-slow slow", Breaks: true},
+			{AtMS: 5020, What: "heal lab-slow", Mends: true, Error: "connection refused"},
+		},
+		Spend: []drill.SpendSum{
+			{Path: slackgate.Paid, Attempts: 3, Unknown: 1, InputTokens: 300, OutputTokens: 90, CostMicro: map[string]int64{"USD": 120, "EUR": 7}},
+			{Path: slackgate.Free},
+		},
+		Misses: []drill.MissSum{{Path: slackgate.Paid, Cause: broker.CauseEmpty, Count: 1}},
+		Direct: &drill.Direct{Backend: "lab-slow", Callers: 8, OK: 7, InTime: 1, P50MS: 3004, LastMS: 3100},
+		Checks: []drill.Check{{OK: true, Detail: "no flag of the drill is still set"}, {Detail: "spend is 3, counted 4", Before: true}},
+	}
+	r.Judge(p)
+	r.Machine = &drill.Machine{SendP99MS: 250}
+	p.Thresholds = append(p.Thresholds, drill.Threshold{Metric: "beauty", Op: ">=", Value: 1})
+	r.Verdicts = append(r.Verdicts, drill.Verdict{Threshold: p.Thresholds[len(p.Thresholds)-1]})
+	r.Compared = []drill.Compared{{Name: "this run", Usable: new(1.0), Late: new(0.0), Note: "as it was"}, {Name: "no schedule beats", Usable: new(2.0)}}
+	var out bytes.Buffer
+	Text(&out, &drill.Evidence{Plan: p, Clock: "real"}, r)
+	const golden = "testdata/live.txt"
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), out.String()); diff != "" {
+		t.Errorf("%s: want -, got +\n%s", golden, diff)
 	}
 }

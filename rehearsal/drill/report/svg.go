@@ -55,10 +55,9 @@ func newChart(width, height, maxX, maxY float64, xName, yName string) *chart {
 func ticks(most float64) (out []float64) {
 	step := math.Pow(10, math.Floor(math.Log10(most/4)))
 	for most/step > 8 {
-		switch {
-		case most/(2*step) <= 8:
+		if most/(2*step) <= 8 {
 			step *= 2
-		default:
+		} else {
 			step *= 5
 		}
 	}
@@ -88,7 +87,7 @@ func (c *chart) dot(x, y float64, colour string) {
 // events marks what was done to the deployment.
 func (c *chart) events(r *drill.Run) {
 	for i, d := range r.Done {
-		x := float64(d.AtMS) / 1000
+		x := seconds(d.AtMS)
 		c.line(x, 0, x, c.maxY, missColour, "4 3")
 		fmt.Fprintf(&c.b, `<text x="%.1f" y="%g" fill="%s" class="event">%s</text>`,
 			c.x(x)+3, float64(marginTop+10+12*(i%3)), missColour, template.HTMLEscapeString(d.What))
@@ -106,16 +105,37 @@ const (
 	inOrder    = "admitted jobs, in order"
 )
 
+// colourOf is an admitted job's.
+func colourOf(j *drill.Job) string {
+	switch {
+	case j.Outcome != "" && j.Outcome.Miss():
+		return missColour
+	case j.Path == slackgate.Free:
+		return freeColour
+	}
+	return paidColour
+}
+
+// ended are the admitted jobs whose end is known.
+func ended(r *drill.Run) (out []*drill.Job) {
+	for i := range r.Jobs {
+		if r.Jobs[i].Outcome != "" {
+			out = append(out, &r.Jobs[i])
+		}
+	}
+	return out
+}
+
 // decisions is what the gate said, second by second, as stacked bars.
 func decisions(r *drill.Run) template.HTML {
 	last := 0.0
 	for i := range r.Jobs {
-		last = max(last, float64(r.Jobs[i].AtMS)/1000)
+		last = max(last, seconds(r.Jobs[i].AtMS))
 	}
-	seconds := int(last) + 1
-	width := max(1, (seconds+89)/90) // seconds a bar
+	length := int(last) + 1
+	width := max(1, (length+89)/90) // seconds a bar
 	colours := []string{paidColour, freeColour, rejectColour, unsureColour}
-	bars := make([][4]float64, (seconds+width-1)/width)
+	bars := make([][4]float64, (length+width-1)/width)
 	most := 0.0
 	for i := range r.Jobs {
 		j := &r.Jobs[i]
@@ -148,80 +168,46 @@ func decisions(r *drill.Run) template.HTML {
 
 // waits is the wait that the gate predicted against the one that came.
 func waits(r *drill.Run) template.HTML {
-	most := 1.0
-	for i := range r.Jobs {
-		if j := &r.Jobs[i]; j.Outcome != "" {
-			most = max(most, float64(j.PredictedWaitMS)/1000, float64(j.WaitMS)/1000)
-		}
+	jobs, most := ended(r), 1.0
+	for _, j := range jobs {
+		most = max(most, seconds(j.PredictedWaitMS), seconds(j.WaitMS))
 	}
 	c := newChart(420, 320, most*1.05, most*1.05, "predicted wait, s", "actual wait, s")
 	c.line(0, 0, c.maxX, c.maxX, "#718096", "4 3")
-	for i := range r.Jobs {
-		j := &r.Jobs[i]
-		if j.Outcome == "" {
-			continue
-		}
-		colour := paidColour
-		switch {
-		case j.Outcome.Miss():
-			colour = missColour
-		case j.Path == slackgate.Free:
-			colour = freeColour
-		}
-		c.dot(float64(j.PredictedWaitMS)/1000, float64(j.WaitMS)/1000, colour)
+	for _, j := range jobs {
+		c.dot(seconds(j.PredictedWaitMS), seconds(j.WaitMS), colourOf(j))
 	}
 	return c.svg()
 }
 
 // timeline draws each admitted job as a bar: its wait, then its call; the mark
-// is its deadline.
+// is its deadline. Of too many jobs it shows every second, third and so on.
 func timeline(r *drill.Run, deadlineMS int64) template.HTML {
 	const mostRows = 400
-	rows := 0
-	for i := range r.Jobs {
-		if r.Jobs[i].Outcome != "" {
-			rows++
-		}
-	}
-	every := max(1, (rows+mostRows-1)/mostRows)
-	shown := (rows + every - 1) / every
-	length := float64(r.LengthMS()) / 1000
-	for i := range r.Jobs {
-		if r.Jobs[i].Outcome != "" {
-			length = max(length, float64(r.Jobs[i].AtMS+deadlineMS)/1000)
-		}
+	jobs := ended(r)
+	every := max(1, (len(jobs)+mostRows-1)/mostRows)
+	shown := (len(jobs) + every - 1) / every
+	length := seconds(r.LengthMS())
+	for _, j := range jobs {
+		length = max(length, seconds(j.AtMS+deadlineMS))
 	}
 	height := min(620, max(120, float64(shown)*14))
 	c := newChart(chartWidth, height, length, float64(max(shown, 1)), "seconds", inOrder)
-	row, k := 0, 0
-	for i := range r.Jobs {
-		j := &r.Jobs[i]
-		if j.Outcome == "" {
-			continue
+	for row := range shown {
+		j := jobs[row*every]
+		bar := func(from, to float64, colour string) {
+			y := float64(shown - row - 1)
+			c.rect(from, y+0.12, to, y+0.88, colour)
 		}
-		k++
-		if (k-1)%every != 0 {
-			continue
-		}
-		y := float64(shown - row - 1)
 		told := float64(j.AtMS)/1000 + j.ToldMS/1000
-		claimed, ended := float64(j.ClaimedAtMS())/1000, float64(j.EndedAtMS())/1000
-		c.rect(told, y+0.12, claimed, y+0.88, waitColour)
-		colour := paidColour
-		switch {
-		case j.Outcome.Miss():
-			colour = missColour
-		case j.Path == slackgate.Free:
-			colour = freeColour
-		}
+		claimed, ended, due := seconds(j.ClaimedAtMS()), seconds(j.EndedAtMS()), seconds(j.AtMS+deadlineMS)
+		bar(told, claimed, waitColour)
 		if j.Outcome == broker.OutcomeExpired {
-			c.rect(ended-length/300, y+0.12, ended, y+0.88, missColour)
+			bar(ended-length/300, ended, missColour)
 		} else {
-			c.rect(claimed, y+0.12, ended, y+0.88, colour)
+			bar(claimed, ended, colourOf(j))
 		}
-		due := float64(j.AtMS+deadlineMS) / 1000
-		c.rect(due, y+0.12, due+length/900, y+0.88, "#1a202c")
-		row++
+		bar(due, due+length/900, "#1a202c")
 	}
 	c.events(r)
 	return c.svg()
