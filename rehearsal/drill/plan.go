@@ -5,6 +5,7 @@ package drill
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -138,24 +139,23 @@ type Event struct {
 
 // String is the event in words.
 func (e *Event) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", e.Do)
+	s := string(e.Do)
 	if e.On != "" {
-		b.WriteString(" " + e.On)
+		s += " " + e.On
 	}
 	if e.Fault != "" {
-		b.WriteString(" " + e.Fault)
+		s += " " + e.Fault
 	}
 	if e.MS > 0 {
-		fmt.Fprintf(&b, " after %d ms", e.MS)
+		s += fmt.Sprintf(" after %d ms", e.MS)
 	}
 	if e.Count > 0 {
-		fmt.Fprintf(&b, ", %d requests", e.Count)
+		s += fmt.Sprintf(", %d requests", e.Count)
 	}
 	if e.Value != "" {
-		b.WriteString("=" + e.Value)
+		s += "=" + e.Value
 	}
-	return b.String()
+	return s
 }
 
 // done is the event as carried out when it was due.
@@ -229,94 +229,87 @@ var nameForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 
 // Complete fills in defaults and checks the plan.
 func (p *Plan) Complete() error {
-	if !nameForm.MatchString(p.Name) {
-		return fmt.Errorf("plan: name %.80q: use a-z, 0-9 and '-'", p.Name)
+	if err := p.complete(); err != nil {
+		return fmt.Errorf("plan: %w", err)
 	}
+	return nil
+}
+
+func (p *Plan) complete() error {
 	c := &p.Class
-	if c.Prefer == "" {
-		c.Prefer = config.PaidFirst
+	c.Prefer = cmp.Or(c.Prefer, config.PaidFirst)
+	p.RedisTimeoutMS = cmp.Or(p.RedisTimeoutMS, 2000)
+	_, preferKnown := c.Prefer.Paths()
+	switch {
+	case !nameForm.MatchString(p.Name):
+		return fmt.Errorf("name %.80q: use a-z, 0-9 and '-'", p.Name)
+	case c.DeadlineMS < 1 || c.DeadlineMS > longestMS:
+		return fmt.Errorf("class.deadline_ms is %d: want 1 to 24 h", c.DeadlineMS)
+	case c.ReserveMS < 0 || c.ReserveMS >= c.DeadlineMS:
+		return fmt.Errorf("class.reserve_ms is %d: want 0 or more, below the deadline", c.ReserveMS)
+	case !preferKnown:
+		return fmt.Errorf("class.prefer: %.40q is unknown", c.Prefer)
+	case len(p.Events) > maxEvents:
+		return fmt.Errorf("%d events: want at most %d", len(p.Events), maxEvents)
+	case len(p.Thresholds) == 0:
+		return errors.New("thresholds: none: a drill without one cannot fail")
 	}
-	if c.DeadlineMS < 1 || c.DeadlineMS > 24*3600*1000 {
-		return fmt.Errorf("plan: class.deadline_ms is %d: want 1 to 24 h", c.DeadlineMS)
-	}
-	if c.ReserveMS < 0 || c.ReserveMS >= c.DeadlineMS {
-		return fmt.Errorf("plan: class.reserve_ms is %d: want 0 or more, below the deadline", c.ReserveMS)
-	}
-	if _, ok := c.Prefer.Paths(); !ok {
-		return fmt.Errorf("plan: class.prefer: %.40q is unknown", c.Prefer)
-	}
-	if p.RedisTimeoutMS == 0 {
-		p.RedisTimeoutMS = 2000
+	if _, err := p.Schedule(); err != nil {
+		return err
 	}
 	names, err := p.completePools()
 	if err != nil {
 		return err
 	}
-	if _, err := p.Schedule(); err != nil {
-		return err
-	}
-	if len(p.Events) > maxEvents {
-		return fmt.Errorf("plan: %d events: want at most %d", len(p.Events), maxEvents)
-	}
 	for i := range p.Events {
 		if err := p.Events[i].check(names); err != nil {
-			return fmt.Errorf("plan: events[%d]: %w", i, err)
+			return fmt.Errorf("events[%d]: %w", i, err)
 		}
 		if i > 0 && p.Events[i].AtMS < p.Events[i-1].AtMS {
-			return fmt.Errorf("plan: events[%d]: at_ms is before the one above it", i)
+			return fmt.Errorf("events[%d]: at_ms is before the one above it", i)
 		}
 	}
 	if p.Contrast != "" && !slices.Contains(names, p.Contrast) {
-		return fmt.Errorf("plan: contrast: no lab is called %.60q", p.Contrast)
-	}
-	if len(p.Thresholds) == 0 {
-		return errors.New("plan: thresholds: none: a drill without one cannot fail")
+		return fmt.Errorf("contrast: no lab is called %.60q", p.Contrast)
 	}
 	for _, t := range p.Thresholds {
 		if !known(t.Metric, names) {
-			return fmt.Errorf("plan: thresholds: no metric is called %.60q", t.Metric)
+			return fmt.Errorf("thresholds: no metric is called %.60q", t.Metric)
 		}
 	}
 	return nil
 }
 
 func (p *Plan) completePools() (names []string, err error) {
+	if p.Paid.Slots == 0 && p.Free.Slots == 0 {
+		return nil, errors.New("both pools have no slots")
+	}
 	for _, path := range slackgate.Paths {
 		pool := p.Pool(path)
-		if pool.Slots < 0 || pool.Slots > config.MaxSlots {
-			return nil, fmt.Errorf("plan: %s.slots is %d: want 0 to %d", path, pool.Slots, config.MaxSlots)
-		}
-		if pool.Slots == 0 {
+		switch {
+		case pool.Slots < 0 || pool.Slots > config.MaxSlots:
+			return nil, fmt.Errorf("%s.slots is %d: want 0 to %d", path, pool.Slots, config.MaxSlots)
+		case pool.Slots == 0:
 			continue
+		case pool.P95MS < 1:
+			return nil, fmt.Errorf("%s.p95_ms: want 1 or more", path)
 		}
-		if pool.P95MS < 1 {
-			return nil, fmt.Errorf("plan: %s.p95_ms: want 1 or more", path)
-		}
-		if pool.HoldP95MS == 0 {
-			pool.HoldP95MS = pool.P95MS
-		}
+		pool.HoldP95MS = cmp.Or(pool.HoldP95MS, pool.P95MS)
 		for i := range pool.Labs {
 			l := &pool.Labs[i]
 			if !nameForm.MatchString(l.Name) || slices.Contains(names, l.Name) {
-				return nil, fmt.Errorf("plan: %s.labs[%d].name: %.60q is bad or used twice", path, i, l.Name)
+				return nil, fmt.Errorf("%s.labs[%d].name: %.60q is bad or used twice", path, i, l.Name)
 			}
 			names = append(names, l.Name)
-			if l.Tail == "" {
-				l.Tail = "0"
-			}
-			if l.P95MS == 0 {
-				l.P95MS = pool.P95MS
-			}
+			l.Tail = cmp.Or(l.Tail, "0")
+			l.P95MS = cmp.Or(l.P95MS, pool.P95MS)
 			if _, err := lab.ParseProfile(l.FirstByte); err != nil {
-				return nil, fmt.Errorf("plan: %s.labs[%d].first_byte: %w", path, i, err)
+				return nil, fmt.Errorf("%s.labs[%d].first_byte: %w", path, i, err)
 			}
 			if _, err := lab.ParseTail(l.Tail); err != nil {
-				return nil, fmt.Errorf("plan: %s.labs[%d].tail: %w", path, i, err)
+				return nil, fmt.Errorf("%s.labs[%d].tail: %w", path, i, err)
 			}
 		}
-	}
-	if p.Paid.Slots+p.Free.Slots == 0 {
-		return nil, errors.New("plan: both pools have no slots")
 	}
 	return names, nil
 }
@@ -358,45 +351,38 @@ type Arrival struct {
 }
 
 // Schedule lists the arrivals in order of time.
-func (p *Plan) Schedule() ([]Arrival, error) {
-	var out []Arrival
+func (p *Plan) Schedule() (out []Arrival, err error) {
 	for i, a := range p.Arrivals {
-		bad := func(what string) error { return fmt.Errorf("plan: arrivals[%d]: %s", i, what) }
-		if a.FromMS < 0 || a.ForMS < 0 || a.FromMS+a.ForMS > MaxLengthMS {
-			return nil, bad("from_ms and for_ms: want 0 or more, together at most 30 min")
-		}
+		bad := func(what string) error { return fmt.Errorf("arrivals[%d]: %s", i, what) }
+		evenly, atOnce := a.PerSecond > 0 && a.Count == 0, a.Count > 0 && a.PerSecond == 0 && a.Count <= MaxJobs
+		n := int64(float64(a.ForMS) / 1000 * a.PerSecond)
 		switch {
-		case a.PerSecond > 0 && a.Count == 0:
-			n := int64(float64(a.ForMS) / 1000 * a.PerSecond)
-			if n > MaxJobs {
-				return nil, bad("too many jobs")
-			}
-			for k := range n {
-				out = append(out, Arrival{a.FromMS + int64(float64(k)*1000/a.PerSecond), a.OutputTokens})
-			}
-		case a.Count > 0 && a.PerSecond == 0 && a.Count <= MaxJobs:
-			if a.ForMS > 0 && a.EveryMS < 10 {
-				return nil, bad("every_ms: want 10 or more")
-			}
-			for at := a.FromMS; at == a.FromMS || at < a.FromMS+a.ForMS; at += a.EveryMS {
-				for range a.Count {
-					out = append(out, Arrival{at, a.OutputTokens})
-				}
-				if a.EveryMS == 0 || len(out) > MaxJobs {
-					break
-				}
-			}
-		default:
+		case a.FromMS < 0 || a.ForMS < 0 || a.FromMS+a.ForMS > MaxLengthMS:
+			return nil, bad("from_ms and for_ms: want 0 or more, together at most 30 min")
+		case !evenly && !atOnce:
 			return nil, bad("want per_second or count")
+		case evenly && n > MaxJobs:
+			return nil, bad("too many jobs")
+		case atOnce && a.ForMS > 0 && a.EveryMS < 10:
+			return nil, bad("every_ms: want 10 or more")
+		}
+		for k := range n {
+			out = append(out, Arrival{a.FromMS + int64(float64(k)*1000/a.PerSecond), a.OutputTokens})
+		}
+		for at := a.FromMS; atOnce && len(out) <= MaxJobs; at += a.EveryMS {
+			out = append(out, slices.Repeat([]Arrival{{at, a.OutputTokens}}, a.Count)...)
+			if a.EveryMS == 0 || at+a.EveryMS >= a.FromMS+a.ForMS {
+				break
+			}
 		}
 		if len(out) > MaxJobs {
 			return nil, bad(fmt.Sprintf("more than %d jobs in all", MaxJobs))
 		}
 	}
 	if len(out) == 0 {
-		return nil, errors.New("plan: arrivals: none")
+		return nil, errors.New("arrivals: none")
 	}
-	slices.SortStableFunc(out, func(a, b Arrival) int { return int(a.AtMS - b.AtMS) })
+	slices.SortStableFunc(out, func(a, b Arrival) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return out, nil
 }
 
