@@ -34,11 +34,11 @@ type Options struct {
 	// Log defaults to JSON lines on Stdout; see [Logger].
 	Log *slog.Logger
 	// Redis is a client to use instead of connecting to Config.Redis.URL. It is
-	// left open.
+	// left open, and its server is the caller's to judge.
 	Redis redis.UniversalClient
-	// EmbeddedRedis says that Redis is embedded in this process. Nobody else
-	// deletes its keys, and it reads all of them for a page.
-	EmbeddedRedis bool
+	// EmbeddedRedis connects to a Redis in this process, which is used instead.
+	// Nobody else deletes its keys, and it reads all of them for a page.
+	EmbeddedRedis func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Listener and MetricsListener are used instead of listening on the
 	// configured addresses.
 	Listener, MetricsListener net.Listener
@@ -54,9 +54,9 @@ func Logger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 }
 
-// ExitCode is how a process ends that could not start: 2 for what its
+// exitCode is how a process ends that could not start: 2 for what its
 // configuration says, 1 for everything else.
-func ExitCode(err error) int {
+func exitCode(err error) int {
 	if _, ok := errors.AsType[*broker.FieldError](err); ok {
 		return 2
 	}
@@ -80,14 +80,17 @@ type base struct {
 }
 
 func newBase(o *Options) (*base, error) {
-	b := &base{log: o.Log, rdb: o.Redis, embedded: o.EmbeddedRedis}
+	b := &base{log: o.Log, rdb: o.Redis, ownRedis: o.Redis == nil, embedded: o.EmbeddedRedis != nil}
 	b.cfg.Store(o.Config)
-	if b.rdb == nil {
+	switch {
+	case b.embedded:
+		b.rdb = redisstore.DialClient(o.EmbeddedRedis)
+	case b.ownRedis:
 		rdb, err := redisstore.Client(o.Config.Redis.URL, o.Config.RedisTimeout())
 		if err != nil {
 			return nil, err
 		}
-		b.rdb, b.ownRedis = rdb, true
+		b.rdb = rdb
 	}
 	cfg := o.Config
 	b.makeShards()
@@ -112,7 +115,7 @@ func newBase(o *Options) (*base, error) {
 	b.background.Go("latencies", b.meter.Run)
 	b.makeGates()
 	b.background.Go("flags", b.followFlags)
-	if b.ownRedis { // what was handed in is the caller's to judge
+	if b.ownRedis && !b.embedded {
 		b.background.Go("durability", b.watchDurability)
 	}
 	for _, p := range b.shards {

@@ -1,7 +1,8 @@
-package app
+package app_test
 
 import (
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -24,9 +25,9 @@ func TestBudgetGauges(t *testing.T) {
 		budgets := func() map[string]string {
 			t.Helper()
 			var pages [2]map[string]string
-			for i, b := range []*base{w.api.base, w.worker.base} {
+			for i, metrics := range []http.Handler{w.api.MetricsHandler(), w.worker.MetricsHandler()} {
 				rec := httptest.NewRecorder()
-				b.metrics.Handler().ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+				metrics.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 				page, err := io.ReadAll(rec.Body)
 				must(t, err)
 				pages[i] = map[string]string{}

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func (w *world) clock(off time.Duration) *clock {
 	c := &clock{set: make(chan time.Duration)}
 	done := make(chan struct{})
 	w.redis.SetTime(time.Now().Add(off))
-	w.stopped.Go(func() {
+	go func() {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -32,7 +32,7 @@ func (w *world) clock(off time.Duration) *clock {
 			}
 			w.redis.SetTime(time.Now().Add(off))
 		}
-	})
+	}()
 	w.t.Cleanup(func() { close(done) })
 	return c
 }

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"strings"
@@ -30,7 +30,7 @@ func testDeclared(t *testing.T, rule slackgate.Rule, workers, jobs int) {
 		cfg, labs := declared(rule)
 		w := start(t, cfg, labs)
 		for range workers - 1 {
-			w.anotherWorker()
+			must(t, w.stage.AnotherWorker())
 		}
 		verdicts, ends := w.offerAt(jobs, 125*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
 		byOutcome := map[broker.Outcome]int{}

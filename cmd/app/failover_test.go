@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bytes"
@@ -96,7 +96,7 @@ func TestDrainOneBackend(t *testing.T) {
 		w := start(t, cfg, labs)
 		order := func(what string) {
 			body, _ := json.Marshal(map[string]string{"reason": "bad answers since the upgrade", "by": "on-call"})
-			resp, err := w.http.Post("http://api.leeway/v1/pools/paid/backends/paid-1/"+what, "application/json", bytes.NewReader(body))
+			resp, err := w.http.Post(w.url+"/v1/pools/paid/backends/paid-1/"+what, "application/json", bytes.NewReader(body))
 			must(t, err)
 			_ = resp.Body.Close()
 			if resp.StatusCode != http.StatusOK {

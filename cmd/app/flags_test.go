@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 	"leeway/broker/config"
 	"leeway/broker/flag"
 	"leeway/broker/wire"
+	"leeway/cmd/app"
 	"leeway/rehearsal/pipenet"
 	"leeway/slackgate"
 )
@@ -29,8 +30,8 @@ import (
 // it.
 func (w *world) second() *client.Client {
 	front := pipenet.Listen()
-	api, err := StartAPI(Options{
-		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, EmbeddedRedis: true, Listener: front, MetricsListener: pipenet.Listen(),
+	api, err := app.StartAPI(app.Options{
+		Config: w.stage.Config, Log: app.Logger(w.log, slog.LevelInfo), EmbeddedRedis: w.stage.DialStore, Listener: front, MetricsListener: pipenet.Listen(),
 	})
 	must(w.t, err)
 	transport := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
@@ -38,7 +39,7 @@ func (w *world) second() *client.Client {
 		transport.CloseIdleConnections()
 		must(w.t, api.Stop(context.Background()))
 	})
-	return &client.Client{Base: "http://api.leeway", HTTP: &http.Client{Transport: transport}}
+	return &client.Client{Base: w.url, HTTP: &http.Client{Transport: transport}}
 }
 
 // A flag set through one replica holds for the next decision on every replica:
@@ -162,7 +163,7 @@ func TestFlagNonsense(t *testing.T) {
 			{"FREE_QUEUE_AGE_CUT_MS", `{"value": "3s", "reason": "x"}`, "value"},
 			{"ADMIT_FREE", `{"value": "0", "reason": "x", "why": "y"}`, "why"},
 		} {
-			req, err := http.NewRequest(http.MethodPut, "http://api.leeway/v1/flags/"+tt.flag, strings.NewReader(tt.body))
+			req, err := http.NewRequest(http.MethodPut, w.url+"/v1/flags/"+tt.flag, strings.NewReader(tt.body))
 			must(t, err)
 			req.Header.Set("Content-Type", "application/json")
 			resp, err := w.http.Do(req)
@@ -287,7 +288,7 @@ func TestKeys(t *testing.T) {
 		}
 		w := start(t, cfg, labs)
 		status := func(method, path, key, body string) int {
-			req, err := http.NewRequest(method, "http://api.leeway"+path, bytes.NewBufferString(body))
+			req, err := http.NewRequest(method, w.url+path, bytes.NewBufferString(body))
 			must(t, err)
 			if key != "" {
 				req.Header.Set("Authorization", "Bearer "+key)

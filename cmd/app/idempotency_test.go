@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"encoding/json"
@@ -15,7 +15,7 @@ import (
 
 // post submits a body under a key and returns status, job id and reason.
 func (w *world) post(key, body string) (status int, id, reason string) {
-	req, err := http.NewRequest(http.MethodPost, "http://api.leeway/v1/jobs", strings.NewReader(body))
+	req, err := http.NewRequest(http.MethodPost, w.url+"/v1/jobs", strings.NewReader(body))
 	must(w.t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if key != "" {
@@ -38,7 +38,7 @@ func TestTwinsAreOneJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		w := start(t, cfg, labs)
-		other := &world{t: t, http: w.second().HTTP}
+		other := &world{t: t, url: w.url, http: w.second().HTTP}
 		body := `{"text": "` + document + `"}`
 		var mu sync.Mutex
 		ids := map[string]int{}

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"encoding/json"
@@ -38,7 +38,7 @@ func incident(t *testing.T, w *world) (took []time.Duration, oldest time.Duratio
 				return
 			case <-time.After(time.Second):
 			}
-			st, err := w.api.store.State(t.Context(), w.api.poolPolicy())
+			st, err := w.api.Store().State(t.Context(), w.api.PoolPolicy())
 			if err != nil {
 				t.Error(err)
 				return
@@ -175,7 +175,7 @@ func (w *world) checkLedgers() {
 }
 
 func (w *world) gate() string {
-	resp, err := w.http.Get("http://api.leeway/v1/gate")
+	resp, err := w.http.Get(w.url + "/v1/gate")
 	must(w.t, err)
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)

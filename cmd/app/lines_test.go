@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -39,6 +39,7 @@ func TestLinesOfJobsThatCannotRun(t *testing.T) {
 		// The notice is lost, as with Redis away: the worker gives the job back.
 		w.redis.HSet("{"+cfg.Redis.Prefix+"}:job:"+taken.JobID, "cancel", "1")
 		must(t, w.worker.Stop(context.Background()))
+		w.stage.Workers = nil
 
 		lines := w.log.jobs(t)
 		for name, want := range map[string][2]string{

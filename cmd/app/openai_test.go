@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func (r *tape) RoundTrip(req *http.Request) (*http.Response, error) {
 func (w *world) official() (*openai.Client, *tape) {
 	r := &tape{next: w.http.Transport}
 	c := openai.NewClient(
-		option.WithBaseURL("http://api.leeway/v1"), option.WithAPIKey("any"),
+		option.WithBaseURL(w.url+"/v1"), option.WithAPIKey("any"),
 		option.WithHTTPClient(&http.Client{Transport: r}),
 	)
 	return &c, r

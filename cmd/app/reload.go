@@ -113,8 +113,3 @@ func (w *Worker) check(cfg *config.Config) error {
 func noBackends(path slackgate.Path) error {
 	return broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call")
 }
-
-// Reload is refused: the embedded lab is made once.
-func (e *Embedded) Reload(*config.Config) error {
-	return fmt.Errorf("an embedded process is not reloaded: restart it")
-}

@@ -1,6 +1,6 @@
 //go:build server
 
-package app
+package app_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"leeway/broker/config"
 	"leeway/broker/redisstore"
 	"leeway/broker/wire"
+	"leeway/cmd/app"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -36,7 +37,7 @@ func TestReplicasShareOnePromise(t *testing.T) {
 	transport := &http.Transport{MaxIdleConnsPerHost: callers}
 	defer transport.CloseIdleConnections()
 	for range replicas {
-		api, err := StartAPI(Options{Config: cfg, Log: Logger(log, slog.LevelError)})
+		api, err := app.StartAPI(app.Options{Config: cfg, Log: app.Logger(log, slog.LevelError)})
 		must(t, err)
 		defer func() { must(t, api.Stop(context.Background())) }()
 		clients = append(clients, &client.Client{Base: "http://" + api.Addr(), HTTP: &http.Client{Transport: transport}})
@@ -83,7 +84,7 @@ func TestReplicasShareOnePromise(t *testing.T) {
 	// time, and, while the run goes on, those whose turn comes meanwhile.
 	var l slackgate.Ladder
 	l.Build(&slackgate.LadderInput{
-		Capacity: 2, Belief: slackgate.FixedBelief(1200, 1200), DispatchMS: dispatchPolls * cfg.Worker.PollMS, ReserveMS: 2000,
+		Capacity: 2, Belief: slackgate.FixedBelief(1200, 1200), DispatchMS: app.DispatchPolls * cfg.Worker.PollMS, ReserveMS: 2000,
 	})
 	job := slackgate.Job{ReserveMS: 2000}
 	allowed := 0

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/rehearsal/lab"
 	"leeway/slackgate"
 )
 
@@ -73,7 +74,7 @@ func TestProbeReopens(t *testing.T) {
 			t.Fatalf("a pool whose every call hangs past the deadline: %q", closedBy)
 		}
 		t.Logf("closed by %s after %d jobs", closedBy, len(ends))
-		must(t, w.labs["paid-1"].SetPace(labPace("fixed:300ms")))
+		must(t, w.labs["paid-1"].SetPace(lab.Pace{Profile: "fixed:300ms"}))
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			v := w.submit(&client.Job{Text: document})

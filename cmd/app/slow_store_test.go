@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/rehearsal/lab"
+	"leeway/rehearsal/stage"
 	"leeway/slackgate"
 )
 
@@ -26,7 +27,7 @@ type slowness struct {
 func (s *slowness) set(from, to int64) { s.from.Store(from); s.to.Store(to) }
 
 // over has connections arrive late.
-func (s *slowness) over(dial dialFunc) dialFunc {
+func (s *slowness) over(dial stage.Dial) stage.Dial {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		server, err := dial(ctx, network, addr)
 		if err != nil {
@@ -84,7 +85,7 @@ func TestSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		store := &slowness{}
-		w := startLinked(t, cfg, labs, links{store: store.over})
+		w := startWith(t, cfg, labs, stage.Options{OverStore: store.over})
 		job := func(int) *client.Job { return &client.Job{Text: document} }
 		time.Sleep(2 * time.Second)
 		_, before := w.offerAt(4, 0, job) // scripts and connections are there
@@ -125,7 +126,7 @@ func TestSlowStore(t *testing.T) {
 			t.Errorf("%d admitted, %d ends, %d usable", admitted, len(flood), usable)
 		}
 		for name, slots := range map[string]int{"paid-1": 2, "free-1": 1} {
-			if most := mostAtOnce(w.labs[name]); most > slots {
+			if most := mostAtOnce(w.labs[name].Server); most > slots {
 				t.Errorf("%s was called %d times at once, its pool has %d slots", name, most, slots)
 			}
 		}
@@ -141,7 +142,7 @@ func TestSlowStore(t *testing.T) {
 			if took := time.Since(asked); took > cfg.RedisTimeout() {
 				t.Errorf("told after %v", took)
 			}
-			resp, err := w.http.Get("http://api.leeway/readyz")
+			resp, err := w.http.Get(w.url + "/readyz")
 			must(t, err)
 			_ = resp.Body.Close()
 			if resp.StatusCode != http.StatusServiceUnavailable {

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"fmt"
@@ -45,7 +45,7 @@ func TestSlowClients(t *testing.T) {
 		dial := w.http.Transport.(*http.Transport).DialContext
 		var wg sync.WaitGroup
 		for _, tt := range slow {
-			conn, err := dial(t.Context(), "tcp", "api.leeway:80")
+			conn, err := dial(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
 			must(t, err)
 			begun := time.Now()
 			wg.Go(func() {

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func patient() (*config.Config, map[slackgate.Path][]lives) {
 }
 
 func (w *world) cancel(id string) string {
-	req, err := http.NewRequest(http.MethodDelete, "http://api.leeway/v1/jobs/"+id, nil)
+	req, err := http.NewRequest(http.MethodDelete, w.url+"/v1/jobs/"+id, nil)
 	must(w.t, err)
 	resp, err := w.http.Do(req)
 	must(w.t, err)
@@ -78,13 +78,13 @@ func TestTicketsTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := patient()
 		w := start(t, cfg, labs)
-		must(t, w.api.shards[0].tickets.Put(context.Background(), slackgate.Paid, 20)) // for nothing
+		must(t, w.api.Tickets().Put(context.Background(), slackgate.Paid, 20)) // for nothing
 		time.Sleep(time.Second)
 		var ends []*broker.View
 		var ids []string
 		for range 5 {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
-			must(t, w.api.shards[0].tickets.Put(context.Background(), slackgate.Paid, 2)) // twice more
+			must(t, w.api.Tickets().Put(context.Background(), slackgate.Paid, 2)) // twice more
 		}
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))
@@ -105,7 +105,7 @@ func TestTicketsThatAreNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := patient()
 		w := start(t, cfg, labs)
-		queue := fmt.Sprintf("asynq:{%s}:", w.api.shards[0].tickets.Name(slackgate.Paid))
+		queue := fmt.Sprintf("asynq:{%s}:", w.api.Tickets().Name(slackgate.Paid))
 		poison := func(id, msg string) {
 			_, err := w.redis.Lpush(queue+"pending", id)
 			must(t, err)
@@ -113,12 +113,12 @@ func TestTicketsThatAreNone(t *testing.T) {
 				w.redis.HSet(queue+"t:"+id, "msg", msg, "state", "pending")
 			}
 		}
-		stranger := asynq.NewClientFromRedisClient(w.api.rdb)
+		stranger := asynq.NewClientFromRedisClient(w.api.Redis())
 		var ids []string
 		for i := range 6 {
 			poison(fmt.Sprintf("undecodable-%d", i), "\xff\xfe not a message")
 			poison(fmt.Sprintf("gone-%d", i), "")
-			_, err := stranger.Enqueue(asynq.NewTask("another:kind", []byte("{")), asynq.Queue(w.api.shards[0].tickets.Name(slackgate.Paid)))
+			_, err := stranger.Enqueue(asynq.NewTask("another:kind", []byte("{")), asynq.Queue(w.api.Tickets().Name(slackgate.Paid)))
 			must(t, err)
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
 			time.Sleep(300 * time.Millisecond)
@@ -145,12 +145,12 @@ func TestSlotsGoOnWithoutTickets(t *testing.T) {
 		for range 10 {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
 		}
-		n, err := w.api.shards[0].tickets.Pending(t.Context(), slackgate.Paid)
+		n, err := w.api.Tickets().Pending(t.Context(), slackgate.Paid)
 		if err != nil || n > 2 {
 			t.Errorf("%d tickets for two slots, %v", n, err)
 		}
 		time.Sleep(500 * time.Millisecond)
-		if n, err = w.api.shards[0].tickets.Pending(t.Context(), slackgate.Paid); n != 0 || err != nil {
+		if n, err = w.api.Tickets().Pending(t.Context(), slackgate.Paid); n != 0 || err != nil {
 			t.Errorf("%d tickets with every slot taken, %v", n, err)
 		}
 		var ends []*broker.View
@@ -176,7 +176,7 @@ func TestTicketsLost(t *testing.T) {
 		for range 10 {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
 		}
-		pending := fmt.Sprintf("asynq:{%s}:pending", w.api.shards[0].tickets.Name(slackgate.Paid))
+		pending := fmt.Sprintf("asynq:{%s}:pending", w.api.Tickets().Name(slackgate.Paid))
 		if !w.redis.Exists(pending) {
 			t.Fatal("no ticket is pending: the test removes nothing")
 		}

@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"leeway/broker/config"
 	"leeway/broker/webhook"
 	"leeway/rehearsal/pipenet"
+	"leeway/rehearsal/stage"
 	"leeway/slackgate"
 )
 
@@ -56,8 +57,8 @@ func TestWebhookReload(t *testing.T) {
 		cfg.Pools.Free.Limit = 0
 		cfg.Pools.Paid = config.Pool{Limit: 2, FirstByteP95MS: 500}
 		cfg.Producers = to("before", "HOOK_SECRET")
-		w := startTelling(t, cfg, map[slackgate.Path][]lives{slackgate.Paid: {{profile: "fixed:100ms", tail: "0", slots: 2}}},
-			&http.Transport{DialContext: dial, DialTLSContext: dial})
+		w := startWith(t, cfg, map[slackgate.Path][]lives{slackgate.Paid: {{profile: "fixed:100ms", tail: "0", slots: 2}}},
+			stage.Options{WebhookTransport: &http.Transport{DialContext: dial, DialTLSContext: dial}})
 
 		one := w.submit(&client.Job{Text: document, Producer: "nightly"})
 		w.wait(w.submit(&client.Job{Text: document, Producer: "somebody else"}).JobID)
@@ -81,7 +82,7 @@ func TestWebhookReload(t *testing.T) {
 		if n := len(failed) + len(told); n != 0 {
 			t.Errorf("%d more messages", n)
 		}
-		if n, err := w.api.store.WebhooksWaiting(t.Context(), []string{"nightly"}); n["nightly"] != 0 || err != nil {
+		if n, err := w.api.Store().WebhooksWaiting(t.Context(), []string{"nightly"}); n["nightly"] != 0 || err != nil {
 			t.Errorf("%v wait, %v", n, err)
 		}
 	})

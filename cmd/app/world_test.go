@@ -1,4 +1,4 @@
-package app
+package app_test
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -20,28 +19,27 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
-	"leeway/rehearsal/lab"
-	"leeway/rehearsal/pipenet"
+	"leeway/cmd/app"
+	"leeway/rehearsal/stage"
 	"leeway/slackgate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a whole Leeway in virtual time: API, worker, asynq, an embedded
-// Redis and two lab backends, over in-memory connections.
+// Redis and lab backends, over in-memory connections.
 type world struct {
-	t       *testing.T
-	cfg     *config.Config
-	redis   *miniredis.Miniredis
-	labs    map[string]*lab.Server // by backend name
-	api     *API
-	worker  *Worker
-	client  *client.Client
-	http    *http.Client
-	log     *logs
-	stopped sync.WaitGroup
+	t      *testing.T
+	stage  *stage.Stage
+	redis  *miniredis.Miniredis
+	labs   map[string]*stage.Backend // by name
+	api    *app.API
+	worker *app.Worker // the first; nil without labs
+	client *client.Client
+	url    string // the API's
+	http   *http.Client
+	log    *logs
 }
 
 // logs collects JSON lines.
@@ -82,89 +80,40 @@ type lives struct {
 	p95           int64 // declared; 0: the pool's
 }
 
-// start builds a world inside a bubble. labs name each pool's backend.
+// start builds a world inside a bubble, and completes cfg. labs name each pool's
+// backends.
 func start(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives) *world {
 	t.Helper()
-	return startLinked(t, cfg, labs, links{})
+	return startWith(t, cfg, labs, stage.Options{})
 }
 
-// startTelling is start with what carries webhooks.
-func startTelling(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, webhooks http.RoundTripper) *world {
+// startWith is start with options besides.
+func startWith(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, o stage.Options) *world {
 	t.Helper()
-	return startLinked(t, cfg, labs, links{webhooks: webhooks})
-}
-
-// links are what a world's calls to the outside run over.
-type links struct {
-	webhooks http.RoundTripper
-	store    func(dialFunc) dialFunc // nil: straight
-}
-
-func startLinked(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives, over links) *world {
-	t.Helper()
-	w := &world{t: t, cfg: cfg, labs: map[string]*lab.Server{}, log: &logs{}, redis: miniredis.NewMiniRedis()}
-	w.redis.ClockTTL(true)
-	ctx, cancel := context.WithCancel(context.Background())
-	hosts := map[string]*pipenet.Listener{}
+	w := &world{t: t, log: &logs{}}
+	o.Config, o.InMemory, o.Log = cfg, true, app.Logger(w.log, slog.LevelInfo)
 	for path, backends := range labs {
 		for n, l := range backends {
-			srv, err := newLab(l.profile, l.tail, lab.Config{Slots: l.slots, LogSize: 10_000})
-			must(t, err)
-			name, listener := fmt.Sprintf("%s-%d", path, n+1), pipenet.Listen()
-			hosts[name+".localhost:80"] = listener
-			w.labs[name] = srv
-			w.stopped.Go(func() {
-				if err := srv.Serve(ctx, listener, nil); err != nil {
-					t.Errorf("lab %s: %v", name, err)
-				}
-				srv.Close()
+			o.Labs = append(o.Labs, stage.Lab{
+				Name: fmt.Sprintf("%s-%d", path, n+1), Path: path, Profile: l.profile, Tail: l.tail, Slots: l.slots, P95MS: l.p95,
 			})
-			b := config.Backend{
-				Name: name, URL: "http://" + name + ".localhost/v1", Model: lab.DefaultModel, FirstByteP95MS: l.p95, Price: labPrice(path),
-			}
-			cfg.Pool(path).Backends = append(cfg.Pool(path).Backends, b)
 		}
 	}
-	must(t, cfg.Complete())
-	toStore := func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() }
-	if over.store != nil {
-		toStore = over.store(toStore)
-	}
-	rdb := redisstore.DialClient(toStore)
-	toLabs := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		l := hosts[addr]
-		if l == nil {
-			return nil, fmt.Errorf("no lab at %s", addr)
-		}
-		return l.DialContext(ctx, network, addr)
-	}}
-	log := Logger(w.log, slog.LevelInfo)
-	front := pipenet.Listen()
-	var err error
-	if len(labs) > 0 {
-		w.worker, err = StartWorker(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Transport: toLabs, MetricsListener: pipenet.Listen()})
-		must(t, err)
-	}
-	w.api, err = StartAPI(Options{Config: cfg, Log: log, Redis: rdb, EmbeddedRedis: true, Listener: front, MetricsListener: pipenet.Listen(), WebhookTransport: over.webhooks})
+	s, err := stage.Start(o)
 	must(t, err)
-	toAPI := &http.Transport{DialContext: front.DialContext, MaxIdleConnsPerHost: 64}
-	w.http = &http.Client{Transport: toAPI}
-	w.client = &client.Client{Base: "http://api.leeway", HTTP: w.http}
+	*cfg = *s.Config
+	w.stage, w.redis, w.labs, w.api, w.client, w.url, w.http = s, s.Redis, s.Labs, s.API, s.Client(), s.URL, s.HTTP
+	if len(s.Workers) > 0 {
+		w.worker = s.Workers[0]
+	}
 	t.Cleanup(func() {
-		must(t, w.api.Stop(context.Background()))
-		if w.worker != nil {
-			must(t, w.worker.Stop(context.Background()))
-		}
-		cancel()
-		toAPI.CloseIdleConnections()
-		toLabs.CloseIdleConnections()
-		w.stopped.Wait()
-		must(t, rdb.Close())
-		w.redis.Close()
-		time.Sleep(time.Second) // the client's own goroutines see that they are done
+		must(t, s.Stop(context.Background()))
+		time.Sleep(time.Second) // the Redis clients' own goroutines see that they are done
 	})
 	return w
 }
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -285,15 +234,3 @@ func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job)
 	wg.Wait()
 	return verdicts, ends
 }
-
-// anotherWorker starts one more worker process like the first.
-func (w *world) anotherWorker() {
-	extra, err := StartWorker(Options{
-		Config: w.cfg, Log: Logger(w.log, slog.LevelInfo), Redis: w.api.rdb, EmbeddedRedis: true, Transport: w.worker.transport, MetricsListener: pipenet.Listen(),
-	})
-	must(w.t, err)
-	w.t.Cleanup(func() { must(w.t, extra.Stop(context.Background())) })
-}
-
-// labPace is a lab's latency from now on.
-func labPace(profile string) lab.Pace { return lab.Pace{Profile: profile} }

@@ -13,6 +13,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/cmd/app"
+	"leeway/rehearsal/stage"
 )
 
 func TestSparkline(t *testing.T) {
@@ -50,7 +51,7 @@ func TestLedgersCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	e, err := app.StartEmbedded(app.Options{Config: cfg, Log: app.Logger(&log, slog.LevelError)})
+	e, err := stage.Start(stage.Declared(cfg, app.Logger(&log, slog.LevelError)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +60,8 @@ func TestLedgersCommand(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	api := "--api=http://" + e.Addr()
-	c := &client.Client{Base: "http://" + e.Addr()}
+	api := "--api=" + e.URL
+	c := e.Client()
 	v, err := c.Submit(context.Background(), &client.Job{Text: "A refusal costs milliseconds.", Producer: "nightly"})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func TestLedgersCommand(t *testing.T) {
 		{[]string{"spend", api, "--rows"}, []string{"id,job_id,attempt,", v.JobID + ",1,paid,summary,nightly,lab-paid"}},
 		{[]string{"misses", api, "--rows", "--format=ndjson"}, []string{`"cause":"arrived_without_slack"`}},
 		{[]string{"spend", api, "--format=csv"}, []string{"at_ms,path,class,producer,backend,attempts", ",paid,,,lab-paid,1,"}},
-		{[]string{"check", api, "--metrics=http://" + e.MetricsAddr() + "/metrics"}, []string{
+		{[]string{"check", api, "--metrics=http://" + e.API.MetricsAddr() + "/metrics"}, []string{
 			"✓ every admitted job has one outcome, waits or runs: 1 admitted, 1 ended", "✓ every attempt has one spend row: 1 attempts", "✓ the metrics say what the ledgers say",
 		}},
 	} {

@@ -14,7 +14,7 @@ import (
 )
 
 type cli struct {
-	Demo        demoCmd        `cmd:"" help:"Run the whole of Leeway on real documents, in this process, for about a minute."`
+	Demo        demoCmd        `cmd:"" help:"Run the whole of Leeway on real documents, in this process, for about 20 seconds."`
 	Gate        gateCmd        `cmd:"" help:"Ask the article's gate about one snapshot."`
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
 	Knee        kneeCmd        `cmd:"" help:"Measure how many calls at once a backend takes before it gets no faster. Exit 1: no knee up to the greatest load."`

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,7 +19,7 @@ import (
 	"time"
 
 	"leeway/broker/config"
-	"leeway/cmd/app"
+	"leeway/rehearsal/stage"
 )
 
 // files writes files and returns their folder.
@@ -331,7 +330,7 @@ func TestProducersCommands(t *testing.T) {
 	if err := cfg.Complete(); err != nil {
 		t.Fatal(err)
 	}
-	e, err := app.StartEmbedded(app.Options{Config: cfg, Log: app.Logger(io.Discard, slog.LevelError)})
+	e, err := stage.Start(stage.Declared(cfg, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +342,7 @@ func TestProducersCommands(t *testing.T) {
 	ask := func(want int, args ...string) string {
 		t.Helper()
 		var out, errs bytes.Buffer
-		if exit := run(append(args, "--api", "http://"+e.Addr()), &out, &errs); exit != want {
+		if exit := run(append(args, "--api", e.URL), &out, &errs); exit != want {
 			t.Errorf("%v: exit %d; want %d\n%s%s", args, exit, want, &out, &errs)
 		}
 		return out.String() + errs.String()

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"leeway/cmd/app"
 	"leeway/rehearsal/lab"
+	"leeway/rehearsal/stage"
 	"leeway/slackgate"
 )
 
@@ -14,48 +14,54 @@ import (
 type Embedded struct {
 	Target
 
-	stage *app.Stage
+	stage *stage.Stage
 }
 
 // StartEmbedded starts a Leeway as the plan declares it. InMemory keeps all
-// connections inside the process (see [app.StageOptions]). Stop must be called.
+// connections inside the process (see [stage.Options]). Stop must be called.
 func StartEmbedded(p *Plan, inMemory bool) (*Embedded, error) {
 	return startEmbedded(p, inMemory, 0)
 }
 
 func startEmbedded(p *Plan, inMemory bool, pollMS int64) (*Embedded, error) {
 	cfg := p.config()
+	cfg.Listen, cfg.MetricsListen, cfg.WorkerMetricsListen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	if pollMS > 0 {
 		cfg.Worker.PollMS = pollMS
 	}
-	o := app.StageOptions{Config: cfg, InMemory: inMemory}
+	o := stage.Options{Config: cfg, InMemory: inMemory}
 	for _, path := range slackgate.Paths {
 		pool := p.Pool(path)
 		if pool.Slots == 0 {
 			continue
 		}
 		for _, l := range pool.Labs {
-			o.Labs = append(o.Labs, app.StageLab{
+			o.Labs = append(o.Labs, stage.Lab{
 				Name: l.Name, Path: path, Profile: l.FirstByte, Tail: l.Tail, Slots: l.Slots, P95MS: l.P95MS,
 			})
 		}
 	}
-	stage, err := app.StartStage(o)
+	s, err := stage.Start(o)
 	if err != nil {
 		return nil, err
 	}
-	e := &Embedded{stage: stage, Target: Target{
-		Client: stage.Client(), Alone: true, Labs: map[string]Control{}, WholeRecord: true,
-		Backend: func(name string) (string, *http.Client) { return stage.LabURL(name), stage.HTTP() },
+	e := &Embedded{stage: s, Target: Target{
+		Client: s.Client(), Alone: true, Labs: map[string]Control{}, WholeRecord: true,
+		Backend: func(name string) (string, *http.Client) {
+			if l := s.Labs[name]; l != nil {
+				return l.URL, s.HTTP
+			}
+			return "", nil
+		},
 		Processes: map[Action]func(context.Context) error{
-			DoKillWorker: func(context.Context) error { return stage.LoseWorker() },
-			DoAddWorker:  func(context.Context) error { return stage.AnotherWorker() },
-			DoPauseStore: func(context.Context) error { stage.PauseStore(); return nil },
-			DoWakeStore:  func(context.Context) error { stage.ResumeStore(); return nil },
+			DoKillWorker: func(context.Context) error { return s.LoseWorker() },
+			DoAddWorker:  func(context.Context) error { return s.AnotherWorker() },
+			DoPauseStore: func(context.Context) error { s.PauseStore(); return nil },
+			DoWakeStore:  func(context.Context) error { s.ResumeStore(); return nil },
 		},
 	}}
-	for _, l := range o.Labs {
-		e.Labs[l.Name] = inside{stage.Lab(l.Name)}
+	for name, l := range s.Labs {
+		e.Labs[name] = inside{l.Server}
 	}
 	return e, nil
 }

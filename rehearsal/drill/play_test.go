@@ -75,7 +75,7 @@ func TestDoesNotTouchWhatIsSet(t *testing.T) {
 		}
 	})
 	inVirtualTime(t, p, func(t *testing.T, e *Embedded) {
-		if err := e.stage.Lab("lab-free").SetFault(lab.Fault{Name: "slow"}); err != nil {
+		if err := e.stage.Labs["lab-free"].SetFault(lab.Fault{Name: "slow"}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Play(t.Context(), p, &e.Target, new(Progress)); err == nil || !strings.Contains(err.Error(), "plays the fault slow already") {
@@ -117,7 +117,7 @@ func TestEndedEarly(t *testing.T) {
 		if by := setBy(t, e); by != "" {
 			t.Errorf("the flag is still set by %q", by)
 		}
-		if f := e.stage.Lab("lab-free").Fault(); f.Name != "" {
+		if f := e.stage.Labs["lab-free"].Fault(); f.Name != "" {
 			t.Errorf("lab-free plays %s", f.Name)
 		}
 		time.Sleep(5 * time.Second) // virtual: running jobs see that they are taken back

@@ -35,7 +35,7 @@ func TestSetupIsWhatTheEmbeddedOneHas(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := e.stage.Config()
+				want := e.stage.Config
 				for _, path := range slackgate.Paths {
 					for i := range want.Pool(path).Backends { // these are its own
 						want.Pool(path).Backends[i].URL, want.Pool(path).Backends[i].Model = got.Pool(path).Backends[i].URL, got.Pool(path).Backends[i].Model

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -11,54 +11,39 @@ import (
 
 // tally is what the demo counted by itself, to be held against the ledgers.
 type tally struct {
-	offered, admitted int
-	byPath            map[slackgate.Path]int
-	byReason          map[slackgate.Reason]int
-	byOutcome         map[broker.Outcome]int
-	attempts          int
-	misses            map[slackgate.Path]int
+	admitted, success, attempts int
+	broken                      int // promises: misses among the admitted
+	byPath                      map[slackgate.Path]int
+	byReason                    map[slackgate.Reason]int
+	byOutcome                   map[broker.Outcome]int
 }
 
 func count(jobs []doneJob) *tally {
-	t := &tally{
-		byPath: map[slackgate.Path]int{}, byReason: map[slackgate.Reason]int{},
-		byOutcome: map[broker.Outcome]int{}, misses: map[slackgate.Path]int{},
-	}
+	t := &tally{byPath: map[slackgate.Path]int{}, byReason: map[slackgate.Reason]int{}, byOutcome: map[broker.Outcome]int{}}
 	for i := range jobs {
-		j := &jobs[i]
-		t.offered++
-		t.byPath[j.verdict.Path]++
-		if j.view == nil {
-			t.byReason[j.verdict.Reason]++
-			if j.verdict.Reason == slackgate.ReasonDeadline {
-				t.misses[slackgate.Reject]++
-			}
+		v, end := jobs[i].verdict, jobs[i].view
+		t.byPath[v.Path]++
+		if end == nil {
+			t.byReason[v.Reason]++
 			continue
 		}
 		t.admitted++
-		t.byOutcome[j.view.Outcome]++
-		t.attempts += j.view.Attempts
-		if j.view.Outcome.Miss() {
-			t.misses[j.view.Path]++
+		t.byOutcome[end.Outcome]++
+		t.attempts += end.Attempts
+		if end.Outcome.Success() {
+			t.success++
+		}
+		if end.Outcome.Miss() {
+			t.broken++
 		}
 	}
 	return t
 }
 
-func (t *tally) success() int {
-	n := 0
-	for o, k := range t.byOutcome {
-		if o.Success() {
-			n += k
-		}
-	}
-	return n
-}
-
 // report prints the totals and both ledgers, and checks what must hold.
-func (r *demoRun) report(ctx context.Context, rule slackgate.Rule) error {
+func (r *run) report(ctx context.Context) error {
 	t := count(r.jobs)
-	r.printf("\ntotals\n  offered   %4d\n  admitted  %4d   paid %d, free %d\n", t.offered, t.admitted, t.byPath[slackgate.Paid], t.byPath[slackgate.Free])
+	r.printf("\ntotals\n  offered   %4d\n  admitted  %4d   paid %d, free %d\n", len(r.jobs), t.admitted, t.byPath[slackgate.Paid], t.byPath[slackgate.Free])
 	r.printf("  rejected  %4d  ", t.byPath[slackgate.Reject])
 	for _, reason := range slackgate.Reasons {
 		if n := t.byReason[reason]; n > 0 {
@@ -67,7 +52,7 @@ func (r *demoRun) report(ctx context.Context, rule slackgate.Rule) error {
 	}
 	usable := t.byOutcome[broker.OutcomeUsable]
 	r.printf("\n  usable    %4d   of admitted: %s usable beside %s success (an answer came, in time or not)\n",
-		usable, percent(usable, t.admitted), percent(t.success(), t.admitted))
+		usable, percent(usable, t.admitted), percent(t.success, t.admitted))
 
 	settled, _, err := r.api.Spend(ctx)
 	if err != nil {
@@ -78,7 +63,7 @@ func (r *demoRun) report(ctx context.Context, rule slackgate.Rule) error {
 		return err
 	}
 	r.ledgers(settled, misses)
-	return r.check(ctx, t, rule, settled, misses)
+	return r.check(ctx, t, len(settled), len(misses))
 }
 
 func percent(n, of int) string {
@@ -89,7 +74,7 @@ func percent(n, of int) string {
 }
 
 // ledgers prints the two books side by side. They are never summed.
-func (r *demoRun) ledgers(spend []broker.SpendRow, misses []broker.MissRow) {
+func (r *run) ledgers(spend []broker.SpendRow, misses []broker.MissRow) {
 	type sums struct{ attempts, in, out, cost int64 }
 	byPath := map[slackgate.Path]*sums{slackgate.Paid: {}, slackgate.Free: {}}
 	for i := range spend {
@@ -131,9 +116,9 @@ func (r *demoRun) ledgers(spend []broker.SpendRow, misses []broker.MissRow) {
 
 // check holds the run against what must be true of it: the ledgers' own
 // balance, and what the demo saw itself.
-func (r *demoRun) check(ctx context.Context, t *tally, rule slackgate.Rule, settled []broker.SpendRow, misses []broker.MissRow) error {
+func (r *run) check(ctx context.Context, t *tally, attempts, misses int) error {
 	r.printf("\nwhat must hold\n")
-	balanced, err := checkLedgers(ctx, r.out, r.api, r.metrics)
+	balanced, err := r.Check(ctx, r.Out, r.api, r.metrics)
 	if err != nil {
 		return err
 	}
@@ -149,16 +134,11 @@ func (r *demoRun) check(ctx context.Context, t *tally, rule slackgate.Rule, sett
 		}
 		r.printf("  %s %s\n", mark, fmt.Sprintf(format, args...))
 	}
-	missed := 0
-	for _, n := range t.misses {
-		missed += n
-	}
-	must(len(settled) == t.attempts && len(misses) == missed,
-		"the producers saw the same: %d attempts, %d misses", t.attempts, missed)
+	missed := t.broken + t.byReason[slackgate.ReasonDeadline]
+	must(attempts == t.attempts && misses == missed, "the producers saw the same: %d attempts, %d misses", t.attempts, missed)
 	must(len(t.byPath) == 3, "paid, free and reject were all seen")
-	if rule == slackgate.Predictive {
-		broken := t.misses[slackgate.Paid] + t.misses[slackgate.Free]
-		must(broken == 0, "no promise was missed on a healthy lab: %d", broken)
+	if r.Policy == slackgate.Predictive {
+		must(t.broken == 0, "no promise was missed on a healthy lab: %d", t.broken)
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d checks failed", failed)
