@@ -16,7 +16,7 @@ func (x *run) eligible(i int) bool { return !x.tried[i].done && (i == 0 || !x.jo
 
 // anotherReady reports whether another backend could be called for the job now.
 func (x *run) anotherReady(who int) bool {
-	in, places := x.candidates(x.slack(), -1)
+	in, places, _ := x.candidates(x.slack(), -1)
 	for k, i := range places {
 		if i != who && in.P95[k] <= in.Slack {
 			return true
@@ -113,7 +113,7 @@ func (x *run) retry(ctx context.Context, who int, e *backend.Error) {
 // worthWaiting reports whether, after waiting, the backend could be called with
 // its p95 to spend, without taking away what is kept for the backends after it.
 func (x *run) worthWaiting(who int, wait time.Duration) bool {
-	in, places := x.candidates(x.slack()-wait, who)
+	in, places, _ := x.candidates(x.slack()-wait, who)
 	p := Next(in)
 	return p.Index >= 0 && places[p.Index] == who && p.FirstByte >= in.P95[p.Index]
 }

@@ -123,33 +123,33 @@ func (x *run) loop(parent context.Context) error {
 // one, wait is how long to wait for the first that may be called in time; 0:
 // there is none.
 func (x *run) plan() (p Plan, who int, wait time.Duration) {
-	slack := x.slack()
-	for i, u := range x.upstreams {
-		if ok, ready := u.ready(); !ok && x.eligible(i) {
-			x.blocked = true
-			if ready > 0 && ready+u.p95() <= slack && (wait == 0 || ready < wait) {
-				wait = ready
-			}
-		}
-	}
-	in, places := x.candidates(slack, -1)
+	in, places, wait := x.candidates(x.slack(), -1)
 	if p = Next(in); p.Index < 0 {
 		return p, -1, wait
 	}
 	return p, places[p.Index], 0
 }
 
-// candidates are the backends that may be called now, for the planner, and which
-// they are. One that counts as ready whatever its state is named by also; -1:
-// none.
-func (x *run) candidates(slack time.Duration, also int) (in PlanInput, places []int) {
+// candidates are the backends that may be called now, for the planner, which
+// they are, and how long to wait for the first of the others. One that counts as
+// ready whatever its state is named by also; -1: none.
+func (x *run) candidates(slack time.Duration, also int) (in PlanInput, places []int, wait time.Duration) {
 	in = PlanInput{Slack: slack, Share: x.cfg.Share, Cap: x.cfg.Cap}
 	for i, u := range x.upstreams {
-		if ok, _ := u.ready(); x.eligible(i) && (ok || i == also) {
-			in.P95, places = append(in.P95, u.p95()), append(places, i)
+		if !x.eligible(i) {
+			continue
+		}
+		p95 := u.p95()
+		ok, retryIn := u.ready()
+		x.blocked = x.blocked || !ok
+		switch {
+		case ok || i == also:
+			in.P95, places = append(in.P95, p95), append(places, i)
+		case retryIn > 0 && retryIn+p95 <= slack && (wait == 0 || retryIn < wait):
+			wait = retryIn
 		}
 	}
-	return in, places
+	return in, places, wait
 }
 
 // attempt makes one attempt, or finds that it cannot be made now. over: the job
