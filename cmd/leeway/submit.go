@@ -84,7 +84,10 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 	if errors.Is(reading, errStopped) {
 		reading = nil // sending says why
 	}
-	c.endProgress()
+	if c.live { // the progress leaves the last line to what comes next
+		fmt.Fprint(c.say, eraseLine)
+		c.live = false
+	}
 	c.printf("%s\n", c.count.line())
 	switch {
 	case ctx.Err() != nil:
@@ -131,99 +134,81 @@ func (c *submitCmd) prepare(d *document) {
 // verdict takes note of what the gate said of a document. It reports whether the
 // document is to be offered again, and when.
 func (c *submitCmd) verdict(d *document, l *wire.BatchLine) (again bool, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if l.Error == nil {
 		d.job.Text = "" // it is the store's by now
-		c.note(func(t *counts) { t.admitted, d.verdict = t.admitted+1, l.Verdict })
+		d.verdict = l.Verdict
+		c.count.admitted++
 		c.printf("-> %-16s slack %d ms, predicted wait %d ms  %s  %s\n", l.Path, l.SlackMS, l.PredictedWaitMS, l.JobID, d.name)
 		return false, time.Time{}
 	}
 	p := l.Error
 	p.RetryAfterMS = l.RetryAfterMS
-	if p.RetryAfterMS > 0 && !c.until.IsZero() {
-		if at = time.Now().Add(time.Duration(p.RetryAfterMS) * time.Millisecond); !at.After(c.until) {
-			return true, at
-		}
+	at = time.Now().Add(time.Duration(p.RetryAfterMS) * time.Millisecond)
+	if p.RetryAfterMS > 0 && !c.until.IsZero() && !at.After(c.until) {
+		return true, at
 	}
-	res := &result{Name: d.name, Error: p.Error()}
 	if p.Verdict != nil {
-		res.Verdict = p.Verdict
-		c.note(func(t *counts) { t.refused++ })
+		c.count.refused++
 		c.printf("-> %-16s slack %d ms, need %v  %s\n", p.Reason, p.Verdict.SlackMS, p.Verdict.NeedMS, d.name)
 	} else {
-		c.note(func(t *counts) { t.failed++ })
+		c.count.failed++
 		c.printf("-> failed            %s: %v\n", d.name, p)
 	}
 	if next := problemAdvice(p); next != "" && (p.Verdict == nil || c.until.IsZero()) {
 		c.printf("   %s\n", next)
 	}
-	c.keep(res)
+	c.keep(&result{Name: d.name, Verdict: p.Verdict, Error: p.Error()})
 	return false, time.Time{}
 }
 
-// outcome takes note of a document's end; view is nil when it is not known. An
-// end may be told before the verdict is: the two come over connections of their
-// own.
-func (c *submitCmd) outcome(d *document, view *broker.View) {
-	var verdict *wire.Verdict
-	if view == nil {
-		c.note(func(t *counts) { t.failed, verdict = t.failed+1, d.verdict })
+// outcome takes note of a document's end; its job is nil when it is not known.
+// An end may be told before the verdict is: the two come over connections of
+// their own. It reports whether the document is one of this command's.
+func (c *submitCmd) outcome(l *wire.ResultLine) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d, view := c.docs[l.CustomID], l.Job
+	switch {
+	case d == nil:
+		return false
+	case view == nil:
+		c.count.failed++
 		c.printf("<- unknown           %s: its record is gone\n", d.name)
-		c.keep(&result{Name: d.name, Verdict: verdict, Error: "the job's record is gone"})
-		return
+		c.keep(&result{Name: d.name, Verdict: d.verdict, Error: "the job's record is gone"})
+		return true
+	case view.Outcome == broker.OutcomeUsable:
+		c.count.usable++
+	default:
+		c.count.missed++
 	}
-	c.note(func(t *counts) {
-		verdict = d.verdict
-		if view.Outcome == broker.OutcomeUsable {
-			t.usable++
-		} else {
-			t.missed++
-		}
-	})
 	c.printf("<- %-16s in all %d ms  %s  %s\n", view.Outcome, view.ElapsedMS, view.ID, d.name)
 	if c.Out == "" && view.Answer != "" {
 		c.printf("   %s\n", strings.ReplaceAll(strings.TrimSpace(view.Answer), "\n", "\n   "))
 	}
-	c.keep(&result{Name: d.name, Verdict: verdict, Job: view})
+	c.keep(&result{Name: d.name, Verdict: d.verdict, Job: view})
+	return true
 }
 
-// document is the one of that name; nil for none.
-func (c *submitCmd) document(id string) *document {
+// lost takes note of jobs that will never have an end.
+func (c *submitCmd) lost(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.docs[id]
+	c.count.failed += int(n)
 }
 
-func (c *submitCmd) note(change func(*counts)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change(&c.count)
-}
+// keep adds to the results. The caller holds mu.
+func (c *submitCmd) keep(r *result) { c.broken = errors.Join(c.broken, c.res.add(r)) }
 
-func (c *submitCmd) keep(r *result) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.broken = errors.Join(c.broken, c.res.add(r))
-}
-
-// printf prints a line; on a terminal above the progress, which stays last.
+// printf prints a line; on a terminal above the progress, which stays last. The
+// caller holds mu while others may print.
 func (c *submitCmd) printf(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !c.live {
 		fmt.Fprintf(c.say, format, args...)
 		return
 	}
 	fmt.Fprint(c.say, eraseLine, printable(fmt.Sprintf(format, args...)), lastLine(c.count.progress()))
-}
-
-// endProgress leaves the last line to what comes next.
-func (c *submitCmd) endProgress() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.live {
-		fmt.Fprint(c.say, eraseLine)
-		c.live = false
-	}
 }
 
 // parseUntil reads an end: a duration from now, the next time the clock shows

@@ -238,8 +238,7 @@ func (s *sender) follow(ctx context.Context) error {
 		all := s.allSent()
 		b, quiet, err := f.next(ctx, resultsWait, func(r *wire.ResultLine) error {
 			tries = 0
-			if d := s.c.document(r.CustomID); d != nil {
-				s.c.outcome(d, r.Job)
+			if s.c.outcome(r) {
 				s.free()
 			}
 			return nil
@@ -253,7 +252,7 @@ func (s *sender) follow(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("answers: %w", err)
 		case quiet && all && b.Pending == 0:
-			s.c.note(func(t *counts) { t.failed += int(b.Lost) })
+			s.c.lost(b.Lost)
 			return nil
 		case quiet && !all: // what was sent has ended: the API does not wait for more
 			select {
