@@ -82,7 +82,7 @@ func (k *Knee) complete(at string) error {
 	orDefault(&k.ValidDays, DefaultKneeDays)
 	_, bad := time.Parse(time.DateOnly, k.MeasuredOn)
 	return cmp.Or(
-		check(bad == nil, at+".measured_on", "is not a day such as 2026-11-30"),
+		checkf(bad == nil, at+".measured_on", "is not a day such as 2026-11-30"),
 		within(at+".limit", k.Limit, 1, MaxSlots),
 		within(at+".valid_days", k.ValidDays, 1, 3650),
 	)
@@ -170,7 +170,7 @@ func parseKnees(raw []byte) (*KneeFile, error) {
 		k, at := &file.Knees[i], fmt.Sprintf("knees[%d]", i)
 		if err := cmp.Or(
 			named(at+".backend", k.Backend),
-			check(!seen[k.Backend], at+".backend", "%q is there twice", k.Backend),
+			checkf(!seen[k.Backend], at+".backend", "%q is there twice", k.Backend),
 			k.complete(at),
 		); err != nil {
 			return nil, err

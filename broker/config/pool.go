@@ -128,11 +128,11 @@ func readSecret(at, variable, file string) (field, value string, err error) {
 	switch {
 	case variable != "":
 		field, value = at+"_env", os.Getenv(variable)
-		err = check(value != "", field, "%s is not set", variable)
+		err = checkf(value != "", field, "%s is not set", variable)
 	case file != "":
 		field = at + "_file"
 		raw, failed := os.ReadFile(file)
-		value, err = string(raw), check(failed == nil, field, "%v", failed)
+		value, err = string(raw), checkf(failed == nil, field, "%v", failed)
 	}
 	return field, strings.TrimSpace(value), err
 }

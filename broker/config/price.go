@@ -72,7 +72,7 @@ func (b *Backend) completePrices(at string) error {
 		return b.Price.complete(at+".price", "1")
 	}
 	if err := cmp.Or(
-		check(b.Price == Price{}, at+".prices", "set price or prices, not both"),
+		checkf(b.Price == Price{}, at+".prices", "set price or prices, not both"),
 		atMost(at+".prices", len(b.Prices), MaxPrices),
 	); err != nil {
 		return err
@@ -82,8 +82,8 @@ func (b *Backend) completePrices(at string) error {
 		var bad error
 		p.from, bad = instant(p.ValidFrom)
 		if err := cmp.Or(
-			check(bad == nil, at+".valid_from", "%q is neither a date such as 2026-01-31 nor an RFC 3339 time", p.ValidFrom),
-			check(i == 0 || p.from.After(b.Prices[i-1].from), at+".valid_from", "%s is not after the one before it", p.ValidFrom),
+			checkf(bad == nil, at+".valid_from", "%q is neither a date such as 2026-01-31 nor an RFC 3339 time", p.ValidFrom),
+			checkf(i == 0 || p.from.After(b.Prices[i-1].from), at+".valid_from", "%s is not after the one before it", p.ValidFrom),
 			p.complete(at, p.ValidFrom),
 		); err != nil {
 			return err
@@ -103,7 +103,7 @@ func (p *Price) complete(at, version string) error {
 	orDefault(&p.Currency, "USD")
 	orDefault(&p.Version, version)
 	return cmp.Or(
-		check(currency.MatchString(p.Currency), at+".currency", "%q: use letters and digits, for example USD", p.Currency),
+		checkf(currency.MatchString(p.Currency), at+".currency", "%q: use letters and digits, for example USD", p.Currency),
 		within(at+".input_micro_per_mtok", p.InputMicroPerMTok, 0, MaxPriceMicroPerMTok),
 		within(at+".cached_micro_per_mtok", p.CachedMicroPerMTok, 0, MaxPriceMicroPerMTok),
 		within(at+".output_micro_per_mtok", p.OutputMicroPerMTok, 0, MaxPriceMicroPerMTok),

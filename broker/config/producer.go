@@ -162,11 +162,11 @@ func (c *Config) completeProducer(n string, p *Producer) error {
 	hasKey := slices.ContainsFunc(c.Access.Producers, func(k Key) bool { return k.Name == n })
 	return cmp.Or(
 		named("producers", n),
-		check(hasKey || len(c.Access.Producers) == 0, at, "access.producers has no key of that name"),
+		checkf(hasKey || len(c.Access.Producers) == 0, at, "access.producers has no key of that name"),
 		c.checkClasses(at+".classes", p.Classes),
 		within(at+".submissions_per_s", p.SubmissionsPerS, 0, MaxSubmissionsPerS),
-		check(p.SubmissionsPerS == 0 || p.SubmissionsPerS >= 0.001, at+".submissions_per_s", "%v is less than one in 1000 s", p.SubmissionsPerS),
-		check(p.SubmissionsPerS > 0 || p.Burst == 0, at+".burst", "needs submissions_per_s"),
+		checkf(p.SubmissionsPerS == 0 || p.SubmissionsPerS >= 0.001, at+".submissions_per_s", "%v is less than one in 1000 s", p.SubmissionsPerS),
+		checkf(p.SubmissionsPerS > 0 || p.Burst == 0, at+".burst", "needs submissions_per_s"),
 		within(at+".burst", p.Burst, 0, MaxSubmissionsPerS),
 		within(at+".max_in_flight", p.MaxInFlight, 0, MaxProducerInFlight),
 		within(at+".text_bytes", p.TextBytes, 0, MaxTextBytesHard),

@@ -69,7 +69,7 @@ func (c *Config) checkShards() error {
 	for _, at := range c.Worker.Shards {
 		if err := cmp.Or(
 			within("worker.shards", at, 0, n-1),
-			check(!seen[at], "worker.shards", "%d is named twice", at),
+			checkf(!seen[at], "worker.shards", "%d is named twice", at),
 		); err != nil {
 			return err
 		}
@@ -78,9 +78,9 @@ func (c *Config) checkShards() error {
 	for _, path := range slackgate.Paths {
 		limit, slots, served := c.Pool(path).Limit, c.Slots(path), len(c.WorkerShards())
 		if err := cmp.Or(
-			check(limit == 0 || limit >= n, "pools."+path.String()+".limit",
+			checkf(limit == 0 || limit >= n, "pools."+path.String()+".limit",
 				"%d is less than redis.shards (%d): each shard needs a slot of its own", limit, n),
-			check(limit == 0 || slots == 0 || slots >= served, "worker."+path.String()+"_slots",
+			checkf(limit == 0 || slots == 0 || slots >= served, "worker."+path.String()+"_slots",
 				"%d is less than the %d shards that this worker serves: serve fewer with worker.shards", slots, served),
 		); err != nil {
 			return err

@@ -50,10 +50,10 @@ func (c *Config) completeTop() error {
 		address("listen", c.Listen),
 		address("metrics_listen", c.MetricsListen),
 		address("worker_metrics_listen", c.WorkerMetricsListen),
-		check(badURL == nil, "redis.url", "not a URL"), // the URL may hold a password
+		checkf(badURL == nil, "redis.url", "not a URL"), // the URL may hold a password
 		named("redis.prefix", c.Redis.Prefix),
 		within("redis.timeout_ms", c.Redis.TimeoutMS, 10, 10_000),
-		check(cut == nil || *cut >= 0, "gate.free_queue_age_cut_ms", "must be at least 0"),
+		checkf(cut == nil || *cut >= 0, "gate.free_queue_age_cut_ms", "must be at least 0"),
 		within("gate.reserve_ms", c.Gate.ReserveMS, 0, MaxDeadlineMS),
 		within("worker.poll_ms", c.Worker.PollMS, 1, 1000),
 		within("worker.lease_ms", c.Worker.LeaseMS, 500, 60_000),
@@ -76,7 +76,7 @@ func (a *Archive) check() error {
 	u, err := url.Parse(a.URL)
 	postgres := err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql")
 	return cmp.Or(
-		check(a.URL == "" || postgres, "archive.url", "must be a URL that begins with postgres://"),
+		checkf(a.URL == "" || postgres, "archive.url", "must be a URL that begins with postgres://"),
 		within("archive.window_ms", a.WindowMS, 0, 365*24*3600*1000),
 		within("archive.batch_rows", a.BatchRows, 1, 50_000),
 		within("archive.every_ms", a.EveryMS, 10, 3600*1000),
@@ -90,7 +90,7 @@ func (c *Config) completePools() error {
 			return err
 		}
 	}
-	return check(c.Pools.Paid.Limit > 0 || c.Pools.Free.Limit > 0, "pools", "both limits are 0: there is nowhere to run a job")
+	return checkf(c.Pools.Paid.Limit > 0 || c.Pools.Free.Limit > 0, "pools", "both limits are 0: there is nowhere to run a job")
 }
 
 func (c *Config) completePool(path slackgate.Path, seen map[string]bool) error {
@@ -105,9 +105,9 @@ func (c *Config) completePool(path slackgate.Path, seen map[string]bool) error {
 		within(at+".first_byte_p95_ms", p.FirstByteP95MS, 1, MaxDeadlineMS),
 		within("worker."+path.String()+"_slots", c.Slots(path), 0, MaxSlots),
 		within(at+".first_byte_cap_ms", p.FirstByteCapMS, 0, MaxDeadlineMS),
-		check(p.HoldP95MS >= p.FirstByteP95MS, at+".hold_p95_ms",
+		checkf(p.HoldP95MS >= p.FirstByteP95MS, at+".hold_p95_ms",
 			"must be at least first_byte_p95_ms (%d): the slot is held past the first byte", p.FirstByteP95MS),
-		check(p.FirstByteShare > 0 && p.FirstByteShare < 1, at+".first_byte_share", "must be above 0 and below 1"),
+		checkf(p.FirstByteShare > 0 && p.FirstByteShare < 1, at+".first_byte_share", "must be above 0 and below 1"),
 		atMost(at+".backends", len(p.Backends), MaxBackends),
 	); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *Config) completePool(path slackgate.Path, seen map[string]bool) error {
 	}
 	// The gate promises by the pool's p95, and a backend is called only with
 	// its own left: with none as fast, promises would run out uncalled.
-	return check(fastEnough, at+".first_byte_p95_ms", "%d is less than that of every backend of the pool", p.FirstByteP95MS)
+	return checkf(fastEnough, at+".first_byte_p95_ms", "%d is less than that of every backend of the pool", p.FirstByteP95MS)
 }
 
 func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
@@ -138,12 +138,12 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 	u, web := webURL(b.URL)
 	return cmp.Or(
 		named(at+".name", b.Name),
-		check(!twice, at+".name", "%q is used twice", b.Name),
+		checkf(!twice, at+".name", "%q is used twice", b.Name),
 		oneOf(at+".protocol", b.Protocol, Protocols...),
-		check(web, at+".url", "must be an http or https URL"),
-		check(u.User == nil, at+".url", "must not hold credentials: use key_env or key_file"),
-		check(b.Model != "", at+".model", "is missing"),
-		check(b.KeyEnv == "" || b.KeyFile == "", at+".key_env", "set key_env or key_file, not both"),
+		checkf(web, at+".url", "must be an http or https URL"),
+		checkf(u.User == nil, at+".url", "must not hold credentials: use key_env or key_file"),
+		checkf(b.Model != "", at+".model", "is missing"),
+		checkf(b.KeyEnv == "" || b.KeyFile == "", at+".key_env", "set key_env or key_file, not both"),
 		b.Knee.complete(at+".knee"),
 		b.completePrices(at),
 		within(at+".first_byte_p95_ms", b.FirstByteP95MS, 1, MaxDeadlineMS),
@@ -163,7 +163,7 @@ func (c *Config) completeClasses() error {
 		c.Classes[n] = cl
 	}
 	_, ok := c.Classes[c.DefaultClass]
-	return check(ok, "default_class", "%q is not among the classes", c.DefaultClass)
+	return checkf(ok, "default_class", "%q is not among the classes", c.DefaultClass)
 }
 
 func (c *Class) complete(at string) error {
@@ -188,7 +188,7 @@ func (c *Class) complete(at string) error {
 		within(at+".word_limit", c.WordLimit, 1, 100_000),
 		within(at+".max_output_tokens", c.MaxOutputTokens, 1, 1_000_000),
 		checkBudget(at, c.BudgetMicroPerDay),
-		check(err == nil, at+".prompt", "%v", err),
+		checkf(err == nil, at+".prompt", "%v", err),
 	)
 }
 
@@ -199,8 +199,8 @@ func (c *Config) checkAccess() error {
 			at := fmt.Sprintf("access.%s[%d]", list, i)
 			if err := cmp.Or(
 				named(at+".name", k.Name),
-				check(sha256Hex.MatchString(k.KeySHA256), at+".key_sha256", "must be 64 hex digits: the key's SHA-256, not the key"),
-				check(!seen[k.KeySHA256], at+".key_sha256", "is used twice"),
+				checkf(sha256Hex.MatchString(k.KeySHA256), at+".key_sha256", "must be 64 hex digits: the key's SHA-256, not the key"),
+				checkf(!seen[k.KeySHA256], at+".key_sha256", "is used twice"),
 			); err != nil {
 				return err
 			}
@@ -211,7 +211,7 @@ func (c *Config) checkAccess() error {
 	return cmp.Or(
 		keys("producers", c.Access.Producers),
 		keys("oncall", c.Access.OnCall),
-		check(c.Access.Keyed() || c.Access.Open || Loopback(c.Listen), "listen",
+		checkf(c.Access.Keyed() || c.Access.Open || Loopback(c.Listen), "listen",
 			"%q is reachable from other machines, and no keys are configured: "+
 				"set access.producers and access.oncall, or access.open on a closed network", c.Listen),
 	)
@@ -226,8 +226,8 @@ func (c *Config) checkLab() error {
 	for at, b := range c.backends() {
 		u, _ := webURL(b.URL)
 		if err := cmp.Or(
-			check(LoopbackHost(u.Hostname()), "lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at),
-			check(b.KeyEnv == "" && b.KeyFile == "", "lab.recheck_off", "is for lab backends only, and %s has a key", at),
+			checkf(LoopbackHost(u.Hostname()), "lab.recheck_off", "is for lab backends only, and %s.url is not on loopback", at),
+			checkf(b.KeyEnv == "" && b.KeyFile == "", "lab.recheck_off", "is for lab backends only, and %s has a key", at),
 		); err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func orDefault[T comparable](v *T, def T) { *v = cmp.Or(*v, def) }
 // The checks below return an error that names the field, or nil. [cmp.Or] is
 // the first error of several.
 
-func check(ok bool, field, format string, args ...any) error {
+func checkf(ok bool, field, format string, args ...any) error {
 	if ok {
 		return nil
 	}
@@ -248,22 +248,24 @@ func check(ok bool, field, format string, args ...any) error {
 }
 
 func within[T int | int64 | float64](field string, v, lo, hi T) error {
-	return check(v >= lo && v <= hi, field, "%v is outside %v..%v", v, lo, hi) // false for NaN
+	return checkf(v >= lo && v <= hi, field, "%v is outside %v..%v", v, lo, hi) // false for NaN
 }
 
-func atMost(field string, n, most int) error { return check(n <= most, field, "more than %d", most) }
+func atMost(field string, n, most int) error {
+	return checkf(n <= most, field, "more than %d", most)
+}
 
 func oneOf[T ~string](field string, v T, all ...T) error {
-	return check(slices.Contains(all, v), field, "%q is not one of %v", v, all)
+	return checkf(slices.Contains(all, v), field, "%q is not one of %v", v, all)
 }
 
 func named(field, n string) error {
-	return check(name.MatchString(n), field, "%.64q: use a-z, 0-9, '.', '_' and '-'", n)
+	return checkf(name.MatchString(n), field, "%.64q: use a-z, 0-9, '.', '_' and '-'", n)
 }
 
 func address(field, addr string) error {
 	_, _, err := net.SplitHostPort(addr)
-	return check(err == nil, field, "%q is not host:port", addr)
+	return checkf(err == nil, field, "%q is not host:port", addr)
 }
 
 // webURL parses an http or https URL with a host. It returns an empty URL where

@@ -38,11 +38,11 @@ func (w *Webhook) check(at string) error {
 	}
 	u, web := webURL(w.URL)
 	return cmp.Or(
-		check(web && u.Hostname() != "", at+".url", "must be an https URL"), // it may hold a token: it is not quoted
-		check(u.User == nil, at+".url", "must not hold credentials: the signature is what the receiver checks"),
-		check(u.Fragment == "", at+".url", "must not have a fragment"),
-		check(u.Scheme == "https" || w.AllowPrivate, at+".url", "must be https: http is for private networks, with allow_private"),
-		check((w.SecretEnv == "") != (w.SecretFile == ""), at+".secret_env", "set secret_env or secret_file, one of them"),
+		checkf(web && u.Hostname() != "", at+".url", "must be an https URL"), // it may hold a token: it is not quoted
+		checkf(u.User == nil, at+".url", "must not hold credentials: the signature is what the receiver checks"),
+		checkf(u.Fragment == "", at+".url", "must not have a fragment"),
+		checkf(u.Scheme == "https" || w.AllowPrivate, at+".url", "must be https: http is for private networks, with allow_private"),
+		checkf((w.SecretEnv == "") != (w.SecretFile == ""), at+".secret_env", "set secret_env or secret_file, one of them"),
 	)
 }
 
