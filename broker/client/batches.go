@@ -34,7 +34,7 @@ type Lines struct {
 func (c *Client) SendLines(ctx context.Context, to *Lines, body io.Reader, tell func(*wire.BatchLine) error) error {
 	path := "/v1/jobs/batch"
 	if to.Batch != "" {
-		path = "/v1/batches/" + url.PathEscape(to.Batch)
+		path = batchPath(to.Batch)
 	}
 	header := http.Header{"Content-Type": {"application/x-ndjson"}}
 	if to.Key != "" && to.Batch == "" {
@@ -67,25 +67,25 @@ func ndjson[T any](body io.Reader, tell func(*T) error) error {
 	return lines.Err()
 }
 
+func batchPath(id string) string { return "/v1/batches/" + url.PathEscape(id) }
+
 // Batch reads how far a batch is, waiting up to wait for it to be done.
 func (c *Client) Batch(ctx context.Context, id string, wait time.Duration) (*wire.Batch, error) {
-	var b wire.Batch
-	return &b, c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id)+"?wait="+wait.String(), nil, &b)
+	return get[wire.Batch](ctx, c, batchPath(id)+"?wait="+wait.String())
 }
 
 // Batches lists the newest batches. q holds the route's parameters.
 func (c *Client) Batches(ctx context.Context, q url.Values) (*wire.BatchList, error) {
-	var l wire.BatchList
-	return &l, c.call(ctx, http.MethodGet, "/v1/batches?"+q.Encode(), nil, &l)
+	return get[wire.BatchList](ctx, c, "/v1/batches?"+q.Encode())
 }
 
 // BatchLines tells the lines of a batch in their order. q holds the route's
 // filters.
 func (c *Client) BatchLines(ctx context.Context, id string, q url.Values, tell func(*wire.LineView) error) error {
 	for cursor := "0"; cursor != ""; {
-		var p wire.LinePage
 		asked := with(with(q, "cursor", cursor), "limit", strconv.Itoa(wire.MaxListed))
-		if err := c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id)+"/lines?"+asked.Encode(), nil, &p); err != nil {
+		p, err := get[wire.LinePage](ctx, c, batchPath(id)+"/lines?"+asked.Encode())
+		if err != nil {
 			return err
 		}
 		for _, l := range p.Lines {
@@ -102,25 +102,17 @@ func (c *Client) BatchLines(ctx context.Context, id string, q url.Values, tell f
 // the first), in the order of the ends. When there is none it waits up to wait
 // for the next.
 func (c *Client) BatchResults(ctx context.Context, id string, cursor int64, wait time.Duration, tell func(*wire.ResultLine) error) error {
-	resp, err := c.open(ctx, http.MethodGet, fmt.Sprintf("/v1/batches/%s/results?cursor=%d&wait=%s", url.PathEscape(id), cursor, wait), nil, nil)
+	body, err := c.stream(ctx, fmt.Sprintf("%s/results?cursor=%d&wait=%s", batchPath(id), cursor, wait))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	return ndjson(resp.Body, tell)
+	defer func() { _ = body.Close() }()
+	return ndjson(body, tell)
 }
 
 // CancelBatch takes a batch back.
 func (c *Client) CancelBatch(ctx context.Context, id string) (*wire.BatchCancelResult, error) {
-	var r wire.BatchCancelResult
-	return &r, c.call(ctx, http.MethodDelete, "/v1/batches/"+url.PathEscape(id), nil, &r)
-}
-
-// Jobs lists the jobs admitted last, newest first. q holds the route's
-// parameters.
-func (c *Client) Jobs(ctx context.Context, q url.Values) (*wire.JobList, error) {
-	var l wire.JobList
-	return &l, c.call(ctx, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, &l)
+	return call[wire.BatchCancelResult](ctx, c, http.MethodDelete, batchPath(id), nil, nil)
 }
 
 // Lost reports whether an error says nothing of what became of a request: its

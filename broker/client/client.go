@@ -13,10 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
-	"leeway/broker"
-	"leeway/broker/ledger"
 	"leeway/broker/wire"
 )
 
@@ -33,123 +30,53 @@ type Client struct {
 	Key string
 }
 
-// Job is a submission.
-type Job struct {
-	Class           string            `json:"class,omitempty"`
-	Text            string            `json:"text"`
-	DeadlineMS      int64             `json:"deadline_ms,omitempty"`
-	DeadlineAt      string            `json:"deadline_at,omitempty"` // RFC 3339; not both
-	MaxOutputTokens int               `json:"max_output_tokens,omitempty"`
-	Producer        string            `json:"producer,omitempty"`
-	Metadata        map[string]string `json:"metadata,omitempty"`
-	// IdempotencyKey makes submitting the same job again harmless; empty: it
-	// is another job.
-	IdempotencyKey string `json:"-"`
-	// CustomID names a line of a batch.
-	CustomID string `json:"custom_id,omitempty"`
+// get reads a document.
+func get[T any](ctx context.Context, c *Client, path string) (*T, error) {
+	return call[T](ctx, c, http.MethodGet, path, nil, nil)
 }
 
-// Submit offers a job. A refusal is an error of type *wire.Problem, with the
-// gate's verdict inside when it was the gate that refused. RetryAfterMS says
-// when to offer it again; 0: that would not help.
-func (c *Client) Submit(ctx context.Context, job *Job) (*wire.Verdict, error) {
-	body, err := json.Marshal(job)
+// call makes a request, with a body of JSON unless it is nil, and reads the
+// document that it is answered with.
+func call[T any](ctx context.Context, c *Client, method, path string, body any, header http.Header) (*T, error) {
+	send := http.Header{}
+	maps.Copy(send, header)
+	var in io.Reader = http.NoBody
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		in = bytes.NewReader(raw)
+		send.Set("Content-Type", "application/json")
+	}
+	resp, err := c.do(ctx, method, path, in, send)
 	if err != nil {
 		return nil, err
-	}
-	header := http.Header{}
-	if job.IdempotencyKey != "" {
-		header.Set(wire.HeaderIdempotencyKey, job.IdempotencyKey)
-	}
-	resp, err := c.open(ctx, http.MethodPost, "/v1/jobs", body, header)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	var v wire.Verdict
-	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxResponseBytes)).Decode(&v); err != nil {
-		return nil, err
-	}
-	return &v, nil
-}
-
-// Get reads a job, waiting up to wait for its end.
-func (c *Client) Get(ctx context.Context, id string, wait time.Duration) (*broker.View, error) {
-	var v broker.View
-	if err := c.call(ctx, http.MethodGet, "/v1/jobs/"+url.PathEscape(id)+"?wait="+wait.String(), nil, &v); err != nil {
-		return nil, err
-	}
-	return &v, nil
-}
-
-// Wait reads a job until it has ended or ctx is done.
-func (c *Client) Wait(ctx context.Context, id string) (*broker.View, error) {
-	for {
-		v, err := c.Get(ctx, id, 30*time.Second)
-		if err != nil || v.State == broker.StateDone {
-			return v, err
-		}
-	}
-}
-
-// Spend reads the whole spend ledger: settled rows and open ones. A row that is
-// settled meanwhile may be among both, and is never among neither.
-func (c *Client) Spend(ctx context.Context) (settled, open []broker.SpendRow, err error) {
-	return readLedger[broker.SpendRow](ctx, c, ledger.Spend)
-}
-
-// Misses reads the whole deadline-miss ledger.
-func (c *Client) Misses(ctx context.Context) ([]broker.MissRow, error) {
-	rows, _, err := readLedger[broker.MissRow](ctx, c, ledger.Misses)
-	return rows, err
-}
-
-// readLedger reads a ledger page by page. The first page carries the rows that
-// are still open.
-func readLedger[T any](ctx context.Context, c *Client, k ledger.Kind) (rows, open []T, err error) {
-	for cursor := ""; ; {
-		var page struct {
-			Rows []T    `json:"rows"`
-			Open []T    `json:"open"`
-			Next string `json:"next_cursor"`
-		}
-		path := "/v1/ledgers/" + string(k) + "?limit=" + strconv.Itoa(wire.MaxRows) + "&cursor=" + url.QueryEscape(cursor)
-		if err := c.call(ctx, http.MethodGet, path, nil, &page); err != nil {
-			return nil, nil, err
-		}
-		rows, open = append(rows, page.Rows...), append(open, page.Open...)
-		if cursor = page.Next; cursor == "" {
-			return rows, open, nil
-		}
-	}
-}
-
-func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) error {
-	resp, err := c.open(ctx, method, path, body, nil)
-	if err != nil {
-		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, MaxResponseBytes))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return json.Unmarshal(raw, into)
+	var out T
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
 }
 
-// open makes a request and returns the response of one that succeeded, whose
-// body must be closed. Any other is an error: a *wire.Problem if the API
-// said what is wrong.
-func (c *Client) open(ctx context.Context, method, path string, body []byte, header http.Header) (*http.Response, error) {
-	if body == nil {
-		return c.do(ctx, method, path, http.NoBody, header)
+// stream asks for a body that may be long, and must be closed.
+func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, http.NoBody, nil)
+	if err != nil {
+		return nil, err
 	}
-	h := http.Header{"Content-Type": {"application/json"}}
-	maps.Copy(h, header)
-	return c.do(ctx, method, path, bytes.NewReader(body), h)
+	return resp.Body, nil
 }
 
-// do is open for any body.
+// do makes a request and returns the response of one that succeeded, whose body
+// must be closed. Any other is an error: a *wire.Problem if the API said what is
+// wrong.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.Base+path, body)
 	if err != nil {
@@ -183,6 +110,14 @@ func (c *Client) do(ctx context.Context, method, path string, body io.Reader, he
 		p.RetryAfterMS = s * 1000
 	}
 	return nil, &p
+}
+
+// with is q with one more parameter.
+func with(q url.Values, name, value string) url.Values {
+	out := url.Values{}
+	maps.Copy(out, q)
+	out.Set(name, value)
+	return out
 }
 
 // Metric reads one series of a Prometheus text page, for example

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,43 +12,42 @@ import (
 
 // Flags reads every flag as it holds now.
 func (c *Client) Flags(ctx context.Context) ([]wire.FlagView, error) {
-	var out struct {
+	out, err := get[struct {
 		Flags []wire.FlagView `json:"flags"`
-	}
-	err := c.call(ctx, http.MethodGet, "/v1/flags", nil, &out)
-	return out.Flags, err
-}
-
-// SetFlag sets a flag and returns its new state and what it does to the gate.
-func (c *Client) SetFlag(ctx context.Context, n flag.Name, ch *wire.FlagChange) (*wire.FlagAnswer, error) {
-	body, err := json.Marshal(ch)
+	}](ctx, c, "/v1/flags")
 	if err != nil {
 		return nil, err
 	}
-	var out wire.FlagAnswer
-	return &out, c.call(ctx, http.MethodPut, "/v1/flags/"+url.PathEscape(string(n)), body, &out)
+	return out.Flags, nil
+}
+
+func flagPath(n flag.Name) string { return "/v1/flags/" + url.PathEscape(string(n)) }
+
+// SetFlag sets a flag and returns its new state and what it does to the gate.
+func (c *Client) SetFlag(ctx context.Context, n flag.Name, ch *wire.FlagChange) (*wire.FlagAnswer, error) {
+	return call[wire.FlagAnswer](ctx, c, http.MethodPut, flagPath(n), ch, nil)
 }
 
 // ClearFlag returns a flag to its value from configuration.
 func (c *Client) ClearFlag(ctx context.Context, n flag.Name, class, by, reason string) (*wire.FlagAnswer, error) {
 	q := url.Values{"reason": {reason}, "by": {by}, "class": {class}}
-	var out wire.FlagAnswer
-	return &out, c.call(ctx, http.MethodDelete, "/v1/flags/"+url.PathEscape(string(n))+"?"+q.Encode(), nil, &out)
+	return call[wire.FlagAnswer](ctx, c, http.MethodDelete, flagPath(n)+"?"+q.Encode(), nil, nil)
 }
 
 // Audit reads the newest changes of flags, newest first.
 func (c *Client) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
-	var out struct {
+	out, err := get[struct {
 		Changes []flag.Change `json:"changes"`
+	}](ctx, c, "/v1/audit?limit="+strconv.Itoa(limit))
+	if err != nil {
+		return nil, err
 	}
-	err := c.call(ctx, http.MethodGet, "/v1/audit?limit="+strconv.Itoa(limit), nil, &out)
-	return out.Changes, err
+	return out.Changes, nil
 }
 
 // Pools reads the pools' state.
 func (c *Client) Pools(ctx context.Context) (*wire.Pools, error) {
-	var out wire.Pools
-	return &out, c.call(ctx, http.MethodGet, "/v1/pools", nil, &out)
+	return get[wire.Pools](ctx, c, "/v1/pools")
 }
 
 // Gate reads the gate's view, and what it would say to a job of the class; empty:
@@ -59,8 +57,7 @@ func (c *Client) Gate(ctx context.Context, class string) (*wire.GateAnswer, erro
 	if class != "" {
 		path += "?" + url.Values{"class": {class}}.Encode()
 	}
-	var out wire.GateAnswer
-	return &out, c.call(ctx, http.MethodGet, path, nil, &out)
+	return get[wire.GateAnswer](ctx, c, path)
 }
 
 // Drain closes a pool to newcomers; Resume opens it again. With backend set,
@@ -75,14 +72,9 @@ func (c *Client) Resume(ctx context.Context, pool, backend string, o *wire.Order
 }
 
 func (c *Client) order(ctx context.Context, pool, backend, what string, o *wire.Order) (*wire.Pools, error) {
-	body, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
 	path := "/v1/pools/" + url.PathEscape(pool)
 	if backend != "" {
 		path += "/backends/" + url.PathEscape(backend)
 	}
-	var out wire.Pools
-	return &out, c.call(ctx, http.MethodPost, path+"/"+what, body, &out)
+	return call[wire.Pools](ctx, c, http.MethodPost, path+"/"+what, o, nil)
 }

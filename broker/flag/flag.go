@@ -181,6 +181,33 @@ type Values struct {
 	Policy    slackgate.Rule
 }
 
+// Text is the value of a flag as an operator would set it.
+func (v Values) Text(n Name) string {
+	bit := func(b bool) string {
+		if b {
+			return "1"
+		}
+		return "0"
+	}
+	switch n {
+	case AdmitPaid:
+		return bit(v.AdmitPaid)
+	case AdmitFree:
+		return bit(v.AdmitFree)
+	case Fallback:
+		return bit(v.Fallback)
+	case Reserve:
+		return strconv.FormatInt(v.ReserveMS, 10)
+	case GatePolicy:
+		return v.Policy.String()
+	case FreeCut:
+		if v.FreeCutMS != nil {
+			return strconv.FormatInt(*v.FreeCutMS, 10)
+		}
+	}
+	return unsetCut
+}
+
 // Apply returns the values for a class at nowMS. An entry that cannot be read
 // is on the safe side: it closes what it would open or close, and changes
 // nothing else.

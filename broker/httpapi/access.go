@@ -9,7 +9,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/broker/wire"
 )
@@ -92,8 +91,9 @@ func actor(c echo.Context, by string) string {
 	return who + " (" + by + ")"
 }
 
-// mine reports whether the caller may see a job: a producer sees its own.
-func mine(c echo.Context, v *broker.View) bool {
+// isTheirs reports whether the caller may see what is a producer's: a producer
+// sees its own.
+func isTheirs(c echo.Context, producer string) bool {
 	who := callerOf(c)
-	return who.role != roleProducer || v.Producer == who.name
+	return who.role != roleProducer || producer == who.name
 }

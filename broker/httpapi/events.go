@@ -21,14 +21,11 @@ func (s *Server) events(c echo.Context) error {
 	defer release()
 	news, done := s.news.listen(id, 1)
 	defer done()
-	ended, forget := s.notifier.wait(id)
+	ended, forget := s.ends.listen(id, 1)
 	defer forget()
-	view, err := s.Store.Get(ctx, id)
+	view, err := s.jobOf(c)
 	if err != nil {
 		return err
-	}
-	if !mine(c, view) {
-		return broker.ErrNotFound
 	}
 	out, err := openStream(c)
 	if err != nil {
@@ -45,7 +42,6 @@ func (s *Server) events(c echo.Context) error {
 		select {
 		case <-news:
 		case <-ended:
-			ended = nil
 		case <-look.C:
 		case <-beat.C:
 			if out.beat() != nil {

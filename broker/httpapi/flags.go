@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"io"
+	"cmp"
 	"net/http"
-	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
@@ -16,44 +14,17 @@ import (
 	"leeway/slackgate"
 )
 
-// start is a flag's value from configuration.
-func (s *Server) start(n flag.Name) string {
-	v := s.StartValues()
-	bit := func(b bool) string {
-		if b {
-			return "1"
-		}
-		return "0"
-	}
-	switch n {
-	case flag.AdmitPaid:
-		return bit(v.AdmitPaid)
-	case flag.AdmitFree:
-		return bit(v.AdmitFree)
-	case flag.Fallback:
-		return bit(v.Fallback)
-	case flag.Reserve:
-		return strconv.FormatInt(v.ReserveMS, 10)
-	case flag.GatePolicy:
-		return v.Policy.String()
-	case flag.FreeCut:
-		if v.FreeCutMS != nil {
-			return strconv.FormatInt(*v.FreeCutMS, 10)
-		}
-		if v.Policy == slackgate.Seed {
-			return strconv.Itoa(config.SeedFreeQueueAgeCutMS)
-		}
-	}
-	return "unset"
-}
-
 func (s *Server) flagView(t *flag.Table, n flag.Name, class string, nowMS int64) wire.FlagView {
 	if e := t.Get(n, class, nowMS); e != nil {
 		return wire.FlagView{
 			Name: n, Class: e.Class, Value: e.Value, Source: "flag", By: e.By, Reason: e.Reason, AtMS: e.AtMS, UntilMS: e.UntilMS,
 		}
 	}
-	return wire.FlagView{Name: n, Value: s.start(n), Source: "config"}
+	start := s.StartValues()
+	if start.FreeCutMS == nil && start.Policy == slackgate.Seed {
+		start.FreeCutMS = new(int64(config.SeedFreeQueueAgeCutMS))
+	}
+	return wire.FlagView{Name: n, Value: start.Text(n), Source: "config"}
 }
 
 // listFlags shows every flag, and beside it the values for single classes.
@@ -107,25 +78,24 @@ func (s *Server) knownClass(class string) error {
 	return nil
 }
 
-func (s *Server) putFlag(c echo.Context) error {
+func (s *Server) setFlag(c echo.Context) error {
 	n, _, err := s.flagOf(c)
 	if err != nil {
 		return err
 	}
-	var f wire.FlagChange
-	if err := readJSON(c, &f); err != nil {
-		return err
-	}
+	f, err := readJSON[wire.FlagChange](c)
 	switch {
+	case err != nil:
+		return err
 	case f.Value == "":
 		return broker.Fieldf("value", "is missing")
 	case f.ForMS != 0 && (f.ForMS < flag.MinExpiryMS || f.ForMS > flag.MaxExpiryMS):
 		return broker.Fieldf("for_ms", "is outside %d..%d", flag.MinExpiryMS, int64(flag.MaxExpiryMS))
 	}
-	if err := firstError(n.Check(f.Value), checkWords(f.Reason, f.By), s.knownClass(f.Class)); err != nil {
+	if err := cmp.Or(n.Check(f.Value), checkWords(f.Reason, f.By), s.knownClass(f.Class)); err != nil {
 		return err
 	}
-	return s.changeFlag(c, n, f.Class, f.Value, f.By, f.Reason, time.Duration(f.ForMS)*time.Millisecond)
+	return s.changeFlag(c, n, f)
 }
 
 // clearFlag returns a flag to its value from configuration.
@@ -138,22 +108,23 @@ func (s *Server) clearFlag(c echo.Context) error {
 	if err := checkWords(reason, by); err != nil {
 		return err
 	}
-	return s.changeFlag(c, n, class, "", by, reason, 0)
+	return s.changeFlag(c, n, &wire.FlagChange{Class: class, By: by, Reason: reason})
 }
 
-func (s *Server) changeFlag(c echo.Context, n flag.Name, class, value, by, reason string, hold time.Duration) error {
+// changeFlag makes a change; one without a value clears the flag.
+func (s *Server) changeFlag(c echo.Context, n flag.Name, f *wire.FlagChange) error {
 	ctx := c.Request().Context()
-	by = actor(c, by)
-	if err := s.Store.SetFlag(ctx, n, class, value, by, reason, hold); err != nil {
+	by := actor(c, f.By)
+	if err := s.Store.SetFlag(ctx, n, f.Class, f.Value, by, f.Reason, time.Duration(f.ForMS)*time.Millisecond); err != nil {
 		return err
 	}
-	s.Log.Warn("flag changed", "flag", string(n), "class", class, "value", value, "by", by, "reason", reason, "for_ms", hold.Milliseconds())
+	s.Log.Warn("flag changed", "flag", string(n), "class", f.Class, "value", f.Value, "by", by, "reason", f.Reason, "for_ms", f.ForMS)
 	t, err := s.Store.Flags(ctx)
 	if err != nil {
 		return err
 	}
-	out := wire.FlagAnswer{Flag: s.flagView(t, n, class, s.Store.NowMS())}
-	if v, _, err := s.dryRunOf(ctx, class); err == nil {
+	out := wire.FlagAnswer{Flag: s.flagView(t, n, f.Class, s.Store.NowMS())}
+	if v, _, err := s.dryRun(ctx, f.Class); err == nil {
 		out.Gate = wire.NewVerdict(&v)
 	}
 	return c.JSON(http.StatusOK, out)
@@ -161,9 +132,10 @@ func (s *Server) changeFlag(c echo.Context, n flag.Name, class, value, by, reaso
 
 // audit shows the newest changes of flags, newest first.
 func (s *Server) audit(c echo.Context) error {
-	_, limit, err := pageParams(c)
-	if err != nil {
-		return err
+	q := newQuery(c, "cursor", "limit")
+	limit := int(q.int("limit", rowsByDefault, 1, wire.MaxRows))
+	if q.err != nil {
+		return q.err
 	}
 	changes, err := s.Store.Audit(c.Request().Context(), limit)
 	if err != nil {
@@ -179,31 +151,6 @@ func checkWords(reason, by string) error {
 	}
 	if len(by) > wire.MaxProducerBytes {
 		return broker.Fieldf("by", "is longer than %d bytes", wire.MaxProducerBytes)
-	}
-	return nil
-}
-
-// readJSON reads a small JSON body strictly.
-func readJSON(c echo.Context, into any) error {
-	if err := wantMedia(c.Request(), "application/json"); err != nil {
-		return err
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, 8<<10))
-	if err != nil {
-		return bodyError(err)
-	}
-	bodyRead(c)
-	if err := json.Unmarshal(body, into, json.RejectUnknownMembers(true)); err != nil {
-		return inputError(err)
-	}
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

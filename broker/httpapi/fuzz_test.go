@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	const now = 946684800000
 	f.Fuzz(func(t *testing.T, body []byte) {
-		sub, err := decode(body)
+		sub, err := decodeStrict[submission](body)
 		var job *broker.Job
 		if err == nil {
 			job, err = sub.job(cfg, now, time.Time{})

@@ -31,13 +31,6 @@ func knees(p *config.Pool, nowMS int64) []wire.KneeView {
 	return out
 }
 
-func limitFrom(p *config.Pool) string {
-	if p.MeasuredLimit {
-		return wire.LimitMeasured
-	}
-	return wire.LimitDeclared
-}
-
 func viewLatency(declared slackgate.Dist, e *latency.Estimate) wire.Latency {
 	return wire.Latency{
 		DeclaredP95MS: int64(math.Ceil(declared.P95MS)), P95MS: int64(math.Ceil(e.P95MS)), MeanMS: int64(math.Round(e.MeanMS)),
@@ -55,9 +48,13 @@ func (s *Server) poolViews(ctx context.Context, st *redisstore.GateState) (map[s
 		p := &st.Pools[path]
 		m := s.Latency(path)
 		pool := s.Config().Pool(path)
+		from := wire.LimitDeclared
+		if pool.MeasuredLimit {
+			from = wire.LimitMeasured
+		}
 		out[path.String()] = wire.PoolView{
 			State:     drainState(flags, path, p, st.NowMS),
-			LimitFrom: limitFrom(pool), Knees: knees(pool, st.NowMS),
+			LimitFrom: from, Knees: knees(pool, st.NowMS),
 			Limit: p.Limit, Capacity: p.Capacity, Waiting: p.Waiting, Running: p.Running,
 			QueueAgeMS: p.QueueAgeMS, FirstByteP95MS: p.FirstByteP95MS, Closed: p.Closed,
 			FirstByte: viewLatency(m.Declared.FirstByte, &m.FirstByte), Hold: viewLatency(m.Declared.Hold, &m.Hold),
@@ -72,7 +69,7 @@ func (s *Server) gate(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	v, st, err := s.dryRunOf(ctx, class)
+	v, st, err := s.dryRun(ctx, class)
 	if err != nil {
 		return err
 	}
@@ -92,15 +89,10 @@ func (s *Server) gate(c echo.Context) error {
 	return c.JSON(http.StatusOK, wire.GateAnswer{Policy: policy.String(), Recheck: recheck, NowMS: st.NowMS, Pools: views, Verdict: wire.NewVerdict(&v)})
 }
 
-// dryRun asks the gate about a job of the default class.
-func (s *Server) dryRun(ctx context.Context) (broker.Verdict, *redisstore.GateState, error) {
-	return s.dryRunOf(ctx, "")
-}
-
-// dryRunOf asks the gate about a job of a class with the class's deadline.
-func (s *Server) dryRunOf(ctx context.Context, class string) (broker.Verdict, *redisstore.GateState, error) {
-	text := "dry run"
-	job, err := (&submission{Class: class, Text: &text}).job(s.Config(), 0, time.Now())
+// dryRun asks the gate about a job of a class with the class's deadline; empty:
+// of the default class.
+func (s *Server) dryRun(ctx context.Context, class string) (broker.Verdict, *redisstore.GateState, error) {
+	job, err := (&submission{Class: class, Text: new("dry run")}).job(s.Config(), 0, time.Now())
 	if err != nil {
 		return broker.Verdict{}, nil, err
 	}

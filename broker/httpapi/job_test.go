@@ -62,7 +62,7 @@ func TestWaitWakesOnTheOutcome(t *testing.T) {
 		if w := a.send(http.MethodGet, "/v1/jobs/nobody?wait=30s", ""); w.Code != 404 || w.problem.Reason != wire.ReasonNotFound || time.Since(start) != 0 {
 			t.Errorf("%d %s after %v", w.Code, w.Body, time.Since(start))
 		}
-		if n := len(a.notifier.waiters); n != 0 {
+		if n := len(a.ends.byJob); n != 0 {
 			t.Errorf("%d waiters left", n)
 		}
 	})
@@ -95,8 +95,8 @@ func TestWaitEnds(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		start = time.Now()
 		a.do(ctx, http.MethodGet, "/v1/jobs/"+id+"?wait=60s", strings.NewReader(""))
-		if time.Since(start) != time.Second || len(a.notifier.waiters) != 0 {
-			t.Errorf("ended after %v, %d waiters left", time.Since(start), len(a.notifier.waiters))
+		if time.Since(start) != time.Second || len(a.ends.byJob) != 0 {
+			t.Errorf("ended after %v, %d waiters left", time.Since(start), len(a.ends.byJob))
 		}
 	})
 }
@@ -104,9 +104,9 @@ func TestWaitEnds(t *testing.T) {
 // redisSubscribers stop the notices from coming.
 func (a *api) redisSubscribers() []func() {
 	return []func(){func() {
-		a.notifier.mu.Lock()
-		defer a.notifier.mu.Unlock()
-		a.notifier.waiters = map[string]map[chan struct{}]struct{}{}
+		a.ends.mu.Lock()
+		defer a.ends.mu.Unlock()
+		a.ends.byJob = map[string]map[chan struct{}]struct{}{}
 	}}
 }
 

@@ -3,12 +3,9 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -83,29 +80,4 @@ func (h *hold) release() {
 		smallBodies.Put(h.buf)
 		h.buf = nil
 	}
-}
-
-// readBody reads a body of at most limit bytes. release must be called when it
-// is no longer needed: its bytes are another body's then.
-func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release func(), err error) {
-	req := c.Request()
-	want := limit
-	if req.ContentLength >= 0 {
-		want = min(want, req.ContentLength)
-	}
-	h := &hold{m: s.memory}
-	if err := h.take(req.Context(), int(want), bodyMemoryWait); err != nil {
-		return nil, nil, err
-	}
-	if n := req.ContentLength; n >= 0 && n <= limit {
-		body = h.buffer(n) // net/http gives no more than that
-		_, err = io.ReadFull(req.Body, body)
-	} else {
-		body, err = io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, limit))
-	}
-	if err != nil {
-		h.release()
-		return nil, nil, bodyError(err)
-	}
-	return body, h.release, nil
 }

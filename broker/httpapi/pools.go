@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -22,7 +23,7 @@ func (s *Server) pools(c echo.Context) error {
 }
 
 func (s *Server) readPools(ctx context.Context) (*wire.Pools, error) {
-	_, st, err := s.dryRun(ctx)
+	_, st, err := s.dryRun(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -47,15 +48,6 @@ func drainState(t *flag.Table, path slackgate.Path, p *slackgate.PoolState, nowM
 	return wire.PoolDrained
 }
 
-func readOrder(c echo.Context) (*wire.Order, error) {
-	var o wire.Order
-	if err := readJSON(c, &o); err != nil {
-		return nil, err
-	}
-	o.By = actor(c, o.By)
-	return &o, checkWords(o.Reason, o.By)
-}
-
 func poolOf(c echo.Context) (slackgate.Path, error) {
 	var path slackgate.Path
 	if err := path.UnmarshalText([]byte(c.Param("pool"))); err != nil || path == slackgate.Reject {
@@ -64,33 +56,40 @@ func poolOf(c echo.Context) (slackgate.Path, error) {
 	return path, nil
 }
 
-// drain closes a pool to newcomers. Its waiting jobs are offered to the gate
+func readOrder(c echo.Context) (*wire.Order, error) {
+	o, err := readJSON[wire.Order](c)
+	if err != nil {
+		return nil, err
+	}
+	o.By = actor(c, o.By)
+	return o, checkWords(o.Reason, o.By)
+}
+
+// drainPool closes a pool to newcomers. Its waiting jobs are offered to the gate
 // once more, or run; those in flight end by their deadlines. Free goes before
 // paid: with paid closed first, everything would be pushed onto free.
-func (s *Server) drain(c echo.Context) error {
-	path, err := poolOf(c)
-	if err != nil {
-		return err
-	}
-	o, err := readOrder(c)
-	if err != nil {
-		return err
-	}
-	ctx := c.Request().Context()
-	if path == slackgate.Paid && !o.Force && s.Config().Pools.Free.Limit > 0 {
-		now, err := s.readPools(ctx)
+func (s *Server) drainPool(c echo.Context) error {
+	return s.orderPool(c, "1", func(path slackgate.Path, o *wire.Order) error {
+		if path != slackgate.Paid || o.Force || s.Config().Pools.Free.Limit == 0 {
+			return nil
+		}
+		now, err := s.readPools(c.Request().Context())
 		if err != nil {
 			return err
 		}
 		if free := now.Pools[slackgate.Free.String()]; free.State != wire.PoolDrained {
 			return problem(http.StatusConflict, wire.ReasonOrder, "free is "+free.State+": drain free before paid, or say force")
 		}
-	}
-	return s.setDrain(c, path, "1", o)
+		return nil
+	})
 }
 
-// resume undoes drain.
-func (s *Server) resume(c echo.Context) error {
+// resumePool undoes drainPool.
+func (s *Server) resumePool(c echo.Context) error {
+	return s.orderPool(c, "", func(slackgate.Path, *wire.Order) error { return nil })
+}
+
+func (s *Server) orderPool(c echo.Context, value string, check func(slackgate.Path, *wire.Order) error) error {
 	path, err := poolOf(c)
 	if err != nil {
 		return err
@@ -99,30 +98,14 @@ func (s *Server) resume(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.setDrain(c, path, "", o)
-}
-
-func (s *Server) setDrain(c echo.Context, path slackgate.Path, value string, o *wire.Order) error {
+	if err := check(path, o); err != nil {
+		return err
+	}
 	if err := s.Store.SetFlag(c.Request().Context(), flag.Drain(path), "", value, o.By, o.Reason, 0); err != nil {
 		return err
 	}
 	s.Log.Warn("drain changed", "path", path.String(), "draining", value != "", "by", o.By, "reason", o.Reason)
 	return s.pools(c)
-}
-
-// backendOf checks that a pool has the backend the route names.
-func (s *Server) backendOf(c echo.Context) (*config.Backend, error) {
-	path, err := poolOf(c)
-	if err != nil {
-		return nil, err
-	}
-	p := s.Config().Pool(path)
-	for i := range p.Backends {
-		if p.Backends[i].Name == c.Param("backend") {
-			return &p.Backends[i], nil
-		}
-	}
-	return nil, problem(http.StatusNotFound, wire.ReasonNotFound, "the pool has no such backend")
 }
 
 // drainBackend takes a backend out of service on all workers: calls under way
@@ -141,17 +124,21 @@ func (s *Server) resumeBackend(c echo.Context) error {
 }
 
 func (s *Server) orderBackend(c echo.Context, what string, give func(ctx context.Context, name string, o *wire.Order) error) error {
-	b, err := s.backendOf(c)
+	path, err := poolOf(c)
 	if err != nil {
 		return err
+	}
+	name := c.Param("backend")
+	if !slices.ContainsFunc(s.Config().Pool(path).Backends, func(b config.Backend) bool { return b.Name == name }) {
+		return problem(http.StatusNotFound, wire.ReasonNotFound, "the pool has no such backend")
 	}
 	o, err := readOrder(c)
 	if err != nil {
 		return err
 	}
-	if err := give(c.Request().Context(), b.Name, o); err != nil {
+	if err := give(c.Request().Context(), name, o); err != nil {
 		return err
 	}
-	s.Log.Warn("backend changed by order", "order", what, "backend", b.Name, "reason", o.Reason, "by", o.By)
+	s.Log.Warn("backend changed by order", "order", what, "backend", name, "reason", o.Reason, "by", o.By)
 	return s.pools(c)
 }

@@ -17,13 +17,25 @@ func problem(status int, reason, detail string) *wire.Problem {
 	return &wire.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Reason: reason, Detail: detail}
 }
 
+func fieldProblem(status int, reason, field, detail string) *wire.Problem {
+	p := problem(status, reason, detail)
+	p.Field = field
+	return p
+}
+
 // unavailableRetryMS is suggested to those who met a gate that cannot say.
 const unavailableRetryMS = 1000
 
+// unavailable is a problem that passes by itself.
+func unavailable(reason, detail string) *wire.Problem {
+	p := problem(http.StatusServiceUnavailable, reason, detail)
+	p.RetryAfterMS = unavailableRetryMS
+	return p
+}
+
 // refusal is the problem document of a submission that was not admitted.
 func refusal(v *broker.Verdict) *wire.Problem {
-	status, detail := http.StatusTooManyRequests, "the gate refused the job"
-	retry := v.RetryAfterMS
+	detail := "the gate refused the job"
 	switch v.Reason {
 	case slackgate.ReasonDeadline:
 		detail = "no slack is left: the deadline lies within the reserve"
@@ -32,11 +44,15 @@ func refusal(v *broker.Verdict) *wire.Problem {
 	case slackgate.ReasonClosed:
 		detail = "the pools this class may use are closed"
 	case slackgate.ReasonPoolDown:
-		status, detail, retry = http.StatusServiceUnavailable, "no worker lives in the pools this class may use", unavailableRetryMS
+		detail = "no worker lives in the pools this class may use"
 	case slackgate.ReasonGateUnavailable:
-		status, detail, retry = http.StatusServiceUnavailable, "the gate cannot read its state now; nothing was admitted", unavailableRetryMS
+		detail = "the gate cannot read its state now; nothing was admitted"
 	case slackgate.ReasonBudget:
-		detail = "the " + budgetOf(v.Limit) + "'s budget for the day does not reach for the most that the job may cost; no other pool can take it"
+		whose := wire.ScopeProducer
+		if v.Limit == slackgate.LimitClassBudget {
+			whose = wire.ScopeClass
+		}
+		detail = "the " + whose + "'s budget for the day does not reach for the most that the job may cost; no other pool can take it"
 	case slackgate.ReasonRate:
 		detail = "the producer submits faster than it may"
 		if v.Limit == slackgate.LimitInFlight {
@@ -46,79 +62,108 @@ func refusal(v *broker.Verdict) *wire.Problem {
 		detail = "the producer has its fair share of the pools while others want theirs"
 	case slackgate.ReasonPaid, slackgate.ReasonFree:
 	}
-	p := problem(status, string(v.Reason), detail)
+	var p *wire.Problem
+	if v.Reason.Unavailable() {
+		p = unavailable(string(v.Reason), detail)
+	} else {
+		p = problem(http.StatusTooManyRequests, string(v.Reason), detail)
+		p.RetryAfterMS = v.RetryAfterMS
+	}
 	p.Verdict = wire.NewVerdict(v)
-	p.RetryAfterMS = retry
 	return p
 }
 
-func budgetOf(l slackgate.Limit) string {
-	if l == slackgate.LimitClassBudget {
-		return wire.ScopeClass
+// notAdmitted is what to tell of a submission that was not admitted: the
+// gate's refusal, or why there is none.
+func notAdmitted(v *broker.Verdict, err error) error {
+	if v.Reason == "" {
+		return err
 	}
-	return wire.ScopeProducer
+	p := refusal(v)
+	if err != nil {
+		p.Detail = broker.TroubleOf(err).Sentence() + "; nothing was admitted"
+	}
+	return p
+}
+
+// knownProblems are the problems of errors that have no details of their own.
+var knownProblems = []struct {
+	err     error
+	problem *wire.Problem
+}{
+	{
+		broker.ErrKeyConflict,
+		fieldProblem(http.StatusConflict, wire.ReasonKeyConflict, wire.HeaderIdempotencyKey,
+			"the idempotency key is bound to a submission with another body"),
+	},
+	{
+		broker.ErrBatchCancelled,
+		problem(http.StatusConflict, wire.ReasonBatchCancelled, "the batch was cancelled: nothing more is taken under its id"),
+	},
+	{
+		broker.ErrBatchFull,
+		problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has as many lines as a batch may have"),
+	},
+	{broker.ErrBatchNotFound, problem(http.StatusNotFound, wire.ReasonNotFound, "no such batch on record")},
+	{errBusy, unavailable(wire.ReasonBusy, "too much is being read at once")},
+	{broker.ErrNotFound, problem(http.StatusNotFound, wire.ReasonNotFound, "no such job on record")},
+	{echo.ErrNotFound, problem(http.StatusNotFound, wire.ReasonNotFound, "no such route")},
+	{echo.ErrMethodNotAllowed, problem(http.StatusMethodNotAllowed, wire.ReasonMethod, "the route does not take this method")},
 }
 
 // asProblem maps whatever a handler returned to a problem document.
 func asProblem(err error) *wire.Problem {
-	var p *wire.Problem
-	var field *broker.FieldError
-	var malformed *malformedError
-	var large *http.MaxBytesError
-	var echoErr *echo.HTTPError
-	switch {
-	case errors.As(err, &p):
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
 		return p
-	case errors.As(err, &field):
-		p = problem(http.StatusBadRequest, wire.ReasonInvalidField, field.Error())
-		p.Field = field.Field
-		return p
-	case errors.As(err, &malformed):
-		p = problem(http.StatusBadRequest, wire.ReasonInvalidJSON, malformed.Error())
-		p.Field = malformed.field
-		return p
-	case errors.As(err, &large):
-		return problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
-	case errors.Is(err, broker.ErrKeyConflict):
-		p = problem(http.StatusConflict, wire.ReasonKeyConflict, "the idempotency key is bound to a submission with another body")
-		p.Field = wire.HeaderIdempotencyKey
-		return p
-	case errors.Is(err, broker.ErrBatchCancelled):
-		return problem(http.StatusConflict, wire.ReasonBatchCancelled, "the batch was cancelled: nothing more is taken under its id")
-	case errors.Is(err, broker.ErrBatchFull):
-		return problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has as many lines as a batch may have")
-	case errors.Is(err, broker.ErrBatchNotFound):
-		return problem(http.StatusNotFound, wire.ReasonNotFound, "no such batch on record")
-	case errors.Is(err, errBusy):
-		p = problem(http.StatusServiceUnavailable, wire.ReasonBusy, "too much is being read at once")
-		p.RetryAfterMS = unavailableRetryMS
-		return p
-	case errors.Is(err, broker.ErrNotFound):
-		return problem(http.StatusNotFound, wire.ReasonNotFound, "no such job on record")
-	case errors.Is(err, broker.ErrUnavailable):
-		p = problem(http.StatusServiceUnavailable, string(slackgate.ReasonGateUnavailable), broker.TroubleOf(err).Sentence())
-		p.RetryAfterMS = unavailableRetryMS
-		return p
-	case errors.As(err, &echoErr):
-		switch echoErr.Code {
-		case http.StatusNotFound:
-			return problem(echoErr.Code, wire.ReasonNotFound, "no such route")
-		case http.StatusMethodNotAllowed:
-			return problem(echoErr.Code, wire.ReasonMethod, "the route does not take this method")
+	}
+	if f, ok := errors.AsType[*broker.FieldError](err); ok {
+		return fieldProblem(http.StatusBadRequest, wire.ReasonInvalidField, f.Field, f.Error())
+	}
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge,
+			"the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes")
+	}
+	for i := range knownProblems {
+		if errors.Is(err, knownProblems[i].err) {
+			return new(*knownProblems[i].problem)
 		}
+	}
+	if errors.Is(err, broker.ErrUnavailable) {
+		return unavailable(string(slackgate.ReasonGateUnavailable), broker.TroubleOf(err).Sentence())
 	}
 	return problem(http.StatusInternalServerError, wire.ReasonInternal, "see the log")
 }
 
-// writeProblem sends a problem document.
-func writeProblem(w http.ResponseWriter, p *wire.Problem) error {
+// fail answers whatever a handler returned.
+func (s *Server) fail(err error, c echo.Context) {
+	if errors.Is(err, errClientGone) {
+		return
+	}
+	p := asProblem(err)
+	if p.Reason == wire.ReasonInternal {
+		s.Log.Error("request failed", "method", c.Request().Method, "route", c.Path(), "error", err)
+	}
+	if c.Response().Committed {
+		return
+	}
+	answer := writeProblem
+	if route := c.Path(); route == routeChat || route == routeModels {
+		answer = writeAPIError
+	}
+	if err := answer(c, p); err != nil {
+		s.Log.Debug("problem not delivered", "error", err)
+	}
+}
+
+func writeProblem(c echo.Context, p *wire.Problem) error {
+	w := c.Response()
 	w.Header().Set("Content-Type", "application/problem+json")
-	retryAfter(w.Header(), p)
+	setRetryAfter(w.Header(), p)
 	w.WriteHeader(p.Status)
 	return json.NewEncoder(w).Encode(p)
 }
 
-func retryAfter(h http.Header, p *wire.Problem) {
+func setRetryAfter(h http.Header, p *wire.Problem) {
 	if p.RetryAfterMS > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	}

@@ -68,6 +68,3 @@ func limitHeaders(h http.Header, v *broker.Verdict) {
 }
 
 func ceilSeconds(us int64) int64 { return (us + 999_999) / 1_000_000 }
-
-// quotaOf is what a caller may submit.
-func (s *Server) quotaOf(who caller) slackgate.Quota { return s.Config().Quota(who.name) }

@@ -1,17 +1,18 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"leeway/broker"
 	"leeway/broker/wire"
 )
+
+// errClientGone means that nobody is there any more to take the answer.
+var errClientGone = errors.New("the client has gone")
 
 // MaxStreams is how many event streams a process serves at once.
 const MaxStreams = 1024
@@ -26,9 +27,8 @@ func (s *Server) holdStream() (release func(), err error) {
 	case s.streams <- struct{}{}:
 		return func() { <-s.streams }, nil
 	default:
-		p := problem(http.StatusServiceUnavailable, wire.ReasonTooManyStreams, "this process serves as many event streams as it can; poll with ?wait= instead, or try again")
-		p.RetryAfterMS = unavailableRetryMS
-		return nil, p
+		return nil, unavailable(wire.ReasonTooManyStreams,
+			"this process serves as many event streams as it can; poll with ?wait= instead, or try again")
 	}
 }
 
@@ -62,7 +62,7 @@ func (e *eventStream) send(name string, data any) error {
 func (e *eventStream) beat() error { return e.write(":\n\n") }
 
 func (e *eventStream) write(s string) error {
-	if err := patience(e.c, 0, writeWithin); err != nil {
+	if err := setDeadline(e.c, 0, writeWithin); err != nil {
 		return err
 	}
 	if _, err := e.c.Response().Write([]byte(s)); err != nil {
@@ -71,79 +71,32 @@ func (e *eventStream) write(s string) error {
 	return http.NewResponseController(e.c.Response()).Flush()
 }
 
-// subscribers are those who listen for what concerns one job.
-type subscribers[T any] struct {
-	mu    sync.Mutex // guards byJob
-	byJob map[string]map[chan T]struct{}
+// lineStream is a response of NDJSON under way.
+type lineStream struct {
+	c   echo.Context
+	enc *json.Encoder
 }
 
-func newSubscribers[T any]() *subscribers[T] {
-	return &subscribers[T]{byJob: map[string]map[chan T]struct{}{}}
+func openLines(c echo.Context) *lineStream {
+	c.Response().Header().Set("Content-Type", "application/x-ndjson")
+	c.Response().WriteHeader(http.StatusOK)
+	l := &lineStream{c, json.NewEncoder(c.Response())}
+	l.enc.SetEscapeHTML(false)
+	return l
 }
 
-// listen registers for a job; done must be called. What comes while depth
-// messages wait to be read is dropped.
-func (l *subscribers[T]) listen(job string, depth int) (in <-chan T, done func()) {
-	ch := make(chan T, depth)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	set := l.byJob[job]
-	if set == nil {
-		set = map[chan T]struct{}{}
-		l.byJob[job] = set
+func (l *lineStream) send(v any) error {
+	if err := setDeadline(l.c, 0, writeWithin); err != nil {
+		return err
 	}
-	set[ch] = struct{}{}
-	return ch, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if delete(set, ch); len(set) == 0 {
-			delete(l.byJob, job)
-		}
-	}
+	return l.enc.Encode(v)
 }
 
-func (l *subscribers[T]) tell(job string, msg T) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for ch := range l.byJob[job] {
-		select {
-		case ch <- msg:
-		default:
-		}
+// abort ends an answer that is under way so that its reader does not take it for
+// the whole.
+func (s *Server) abort(c echo.Context, err error) {
+	if c.Request().Context().Err() == nil {
+		s.Log.Warn("stream broke", "route", c.Path(), "error", err)
 	}
-}
-
-// follow hands on what the store publishes until ctx is done.
-func follow(ctx context.Context, subscribe func(context.Context) (<-chan string, func() error), hand func(payload string)) error {
-	in, closeSub := subscribe(ctx)
-	defer func() { _ = closeSub() }()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case msg, ok := <-in:
-			if !ok {
-				return nil
-			}
-			hand(msg)
-		}
-	}
-}
-
-// followJobs starts the loops behind the streams.
-func (s *Server) followJobs() {
-	s.background.Go("job news", func(ctx context.Context) error {
-		return follow(ctx, s.Store.News, func(id string) { s.news.tell(id, struct{}{}) })
-	})
-	s.background.Go("relayed text", func(ctx context.Context) error {
-		relayed := func(ctx context.Context) (<-chan string, func() error) { return s.Store.Relayed(ctx, s.replica) }
-		return follow(ctx, relayed, func(payload string) {
-			var p broker.Piece
-			if err := json.Unmarshal([]byte(payload), &p); err != nil {
-				s.Log.Warn("relayed text not readable", "error", err)
-				return
-			}
-			s.pieces.tell(p.JobID, p)
-		})
-	})
+	panic(http.ErrAbortHandler)
 }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -41,16 +40,6 @@ type submission struct {
 	CustomID string `json:"custom_id"`
 }
 
-// decode reads a submission strictly: unknown and duplicate fields, invalid
-// UTF-8 and trailing bytes are errors that name the place.
-func decode(body []byte) (*submission, error) {
-	var s submission
-	if err := json.Unmarshal(body, &s, json.RejectUnknownMembers(true)); err != nil {
-		return nil, inputError(err)
-	}
-	return &s, nil
-}
-
 // MaxKeyBytes bounds an idempotency key.
 const MaxKeyBytes = 255
 
@@ -81,81 +70,6 @@ func keyed(key string, body []byte) broker.IdempotencyKey {
 	return broker.IdempotencyKey{Value: key, BodyHash: hex.EncodeToString(sum[:16])}
 }
 
-// inputError says of an unreadable JSON body which field is wrong, or where it
-// is malformed.
-func inputError(err error) error {
-	if sem, ok := errors.AsType[*json.SemanticError](err); ok {
-		field := field(sem.JSONPointer)
-		if errors.Is(err, json.ErrUnknownName) {
-			return broker.Fieldf(field, "is not a known field")
-		}
-		return broker.Fieldf(field, "has the wrong type: want %s", kind(sem))
-	}
-	if syn, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		if errors.Is(err, jsontext.ErrDuplicateName) {
-			return broker.Fieldf(field(syn.JSONPointer), "appears twice")
-		}
-		return &malformedError{field: field(syn.JSONPointer), at: syn.ByteOffset, detail: reason(syn.Err)}
-	}
-	return &malformedError{field: "body", detail: "is not a JSON object"}
-}
-
-// malformedError is a body that is not JSON. field is the innermost one that
-// the reader was in.
-type malformedError struct {
-	field  string
-	at     int64
-	detail string
-}
-
-func (e *malformedError) Error() string {
-	return "malformed JSON at byte " + strconv.FormatInt(e.at, 10) + ": " + e.detail
-}
-
-// reason shortens what the JSON reader says: it may quote the body.
-func reason(err error) string {
-	s := err.Error()
-	if len(s) > 120 {
-		s = strings.ToValidUTF8(s[:120], "") + "..."
-	}
-	return s
-}
-
-func field(p jsontext.Pointer) string {
-	parts := make([]string, 0, 2)
-	for tok := range p.Tokens() {
-		if len(tok) > 64 {
-			tok = strings.ToValidUTF8(tok[:64], "") + "..."
-		}
-		if tok == "" {
-			tok = `""` // a field may be called that
-		}
-		parts = append(parts, tok)
-	}
-	switch {
-	case len(parts) == 0:
-		return "body"
-	case len(parts) > 2: // no field of ours lies deeper
-		return strings.Join(parts[:2], ".") + "..."
-	}
-	return strings.Join(parts, ".")
-}
-
-func kind(e *json.SemanticError) string {
-	if e.GoType == nil {
-		return "another type"
-	}
-	switch e.GoType.Kind().String() {
-	case "string":
-		return "a string"
-	case "int64", "int":
-		return "a whole number"
-	case "map", "struct":
-		return "an object"
-	}
-	return "another type"
-}
-
 // job turns a submission into a job, or says which field is wrong. nowMS is
 // the store's clock, for deadlines given as an instant.
 func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) (*broker.Job, error) {
@@ -168,9 +82,7 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 		return nil, broker.Fieldf("class", "no such class")
 	}
 	if !cfg.MayUse(s.Producer, name) {
-		p := problem(http.StatusForbidden, wire.ReasonForbidden, "class: the producer may not use it")
-		p.Field = "class"
-		return nil, p
+		return nil, fieldProblem(http.StatusForbidden, wire.ReasonForbidden, "class", "class: the producer may not use it")
 	}
 	if s.Text == nil {
 		return nil, broker.Fieldf("text", "is missing")

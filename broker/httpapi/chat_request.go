@@ -65,9 +65,9 @@ type chatMessage struct {
 
 // decodeChat reads a request, leniently: clients send much that is not for us.
 func decodeChat(body []byte) (*chatRequest, error) {
-	var r chatRequest
-	if err := json.Unmarshal(body, &r); err != nil {
-		return nil, inputError(err)
+	r, err := decode[chatRequest](body)
+	if err != nil {
+		return nil, err
 	}
 	switch {
 	case r.Model == "":
@@ -87,7 +87,7 @@ func decodeChat(body []byte) (*chatRequest, error) {
 	case len(r.Modalities) > 0 && !slices.Equal(r.Modalities, []string{"text"}):
 		return nil, broker.Fieldf("modalities", "must be text alone")
 	}
-	return &r, nil
+	return r, nil
 }
 
 // words are the user's text and the instruction in the system messages.
@@ -153,9 +153,7 @@ func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (
 	cfg := s.Config()
 	class, ok := cfg.Classes[r.Model]
 	if !ok {
-		p := problem(http.StatusNotFound, wire.ReasonNoModel, "no such model: models are the classes, see GET /v1/models")
-		p.Field = "model"
-		return nil, p
+		return nil, fieldProblem(http.StatusNotFound, wire.ReasonNoModel, "model", "no such model: models are the classes, see GET /v1/models")
 	}
 	text, instruction, err := r.words()
 	if err != nil {
@@ -202,101 +200,4 @@ func inChat(err error) error {
 		return broker.Fieldf(name, "%s", f.Detail)
 	}
 	return err
-}
-
-// apiError is OpenAI's error object.
-type apiError struct {
-	Message string  `json:"message"`
-	Type    string  `json:"type"`
-	Param   *string `json:"param"`
-	Code    string  `json:"code"`
-}
-
-type apiErrorBody struct {
-	Error apiError `json:"error"`
-}
-
-// asAPIError puts a problem into OpenAI's words.
-func asAPIError(p *wire.Problem) apiErrorBody {
-	e := apiError{Message: p.Detail, Type: "server_error", Code: p.Reason}
-	switch {
-	case p.Status == http.StatusUnauthorized:
-		e.Type = "authentication_error"
-	case p.Status == http.StatusForbidden:
-		e.Type = "permission_error"
-	case p.Status == http.StatusTooManyRequests:
-		e.Type = "rate_limit_error"
-	case p.Status < http.StatusInternalServerError:
-		e.Type = "invalid_request_error"
-	}
-	if p.Field != "" {
-		e.Param, e.Message = &p.Field, strings.TrimPrefix(p.Detail, p.Field+": ")
-	}
-	return apiErrorBody{e}
-}
-
-// longestClientWait is what the official clients wait at most when they are
-// told to: beyond it some of them retry sooner than told.
-const longestClientWait = 59 * time.Second
-
-// failChat answers a chat completion's or the models' failure.
-func failChat(c echo.Context, p *wire.Problem) error {
-	h := c.Response().Header()
-	if v := p.Verdict; v != nil {
-		verdictHeaders(h, v)
-	}
-	retry := time.Duration(p.RetryAfterMS) * time.Millisecond
-	retryAfter(h, p)
-	// Left alone, the clients retry these on a schedule of their own.
-	waitable := p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
-	if p.Status == http.StatusConflict || waitable && p.Status != http.StatusInternalServerError && (retry == 0 || retry > longestClientWait) {
-		h.Set("X-Should-Retry", "false")
-	}
-	return c.JSON(p.Status, asAPIError(p))
-}
-
-func verdictHeaders(h http.Header, v *wire.Verdict) {
-	h.Set(wire.HeaderPath, v.Path.String())
-	h.Set(wire.HeaderReason, string(v.Reason))
-	h.Set(wire.HeaderSlack, strconv.FormatInt(v.SlackMS, 10))
-	h.Set(wire.HeaderPredictedWait, strconv.FormatInt(v.PredictedWaitMS, 10))
-	if v.JobID != "" {
-		h.Set(wire.HeaderJobID, v.JobID)
-		h.Set("X-Request-Id", v.JobID) // what the official clients show
-	}
-}
-
-// modelView is a class as a model.
-type modelView struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-	// What a class is beside a model.
-	DeadlineMS      int64 `json:"deadline_ms"`
-	MaxDeadlineMS   int64 `json:"max_deadline_ms"`
-	ReserveMS       int64 `json:"reserve_ms"`
-	MaxOutputTokens int   `json:"max_output_tokens"`
-	Default         bool  `json:"default"`
-}
-
-// models lists the classes that the caller may use.
-func (s *Server) models(c echo.Context) error {
-	cfg := s.Config()
-	out := struct {
-		Object string      `json:"object"`
-		Data   []modelView `json:"data"`
-	}{Object: "list", Data: []modelView{}}
-	for name, class := range cfg.Classes {
-		if !cfg.MayUse(callerOf(c).name, name) {
-			continue
-		}
-		out.Data = append(out.Data, modelView{
-			ID: name, Object: "model", OwnedBy: "leeway",
-			DeadlineMS: class.DeadlineMS, MaxDeadlineMS: class.MaxDeadlineMS, ReserveMS: *class.ReserveMS,
-			MaxOutputTokens: class.MaxOutputTokens, Default: name == cfg.DefaultClass,
-		})
-	}
-	slices.SortFunc(out.Data, func(a, b modelView) int { return strings.Compare(a.ID, b.ID) })
-	return c.JSON(http.StatusOK, out)
 }

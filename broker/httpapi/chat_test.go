@@ -297,7 +297,7 @@ func TestRetryIsLeftToClients(t *testing.T) {
 			rec := httptest.NewRecorder()
 			c := a.echo.NewContext(httptest.NewRequest(http.MethodPost, routeChat, http.NoBody), rec)
 			p := refusal(&broker.Verdict{Result: slackgate.Result{Reason: slackgate.ReasonNoSlack, RetryAfterMS: tt.retryMS}})
-			a.must(failChat(c, p))
+			a.must(writeAPIError(c, p))
 			want := ""
 			if tt.retryMS > 0 {
 				want = strconv.FormatInt((tt.retryMS+999)/1000, 10)

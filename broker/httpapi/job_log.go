@@ -17,27 +17,57 @@ const (
 	lostCancelWait = time.Second
 )
 
-// logEnd writes the line of a job that ended here, when the store lets it be
-// read.
-func (s *Server) logEnd(id string) {
-	s.background.Go("log line", func(ctx context.Context) error {
-		err := s.whenReadable(ctx, id, func(view *broker.View) { joblog.Ended(ctx, s.Log, view) })
-		if err != nil {
-			s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+// cancel takes jobs back, and logs the end of those that it ended.
+func (s *Server) cancel(ctx context.Context, ids ...string) ([]redisstore.Cancelled, error) {
+	met, err := s.Store.CancelAll(ctx, ids...)
+	if err != nil {
+		s.logLostCancel(err, ids)
+		return nil, err
+	}
+	var ended []string
+	for i, what := range met {
+		if what == redisstore.CancelWaiting {
+			ended = append(ended, ids[i])
 		}
-		return nil
-	})
+	}
+	if len(ended) > 0 {
+		s.logEnds(ctx, ended)
+	}
+	return met, nil
+}
+
+// logEnds writes the lines of jobs that ended here; when the store cannot be read
+// now, as soon as it can.
+func (s *Server) logEnds(ctx context.Context, ids []string) {
+	views, err := s.Store.Jobs(ctx, ids)
+	if err == nil {
+		for _, v := range views {
+			if v != nil {
+				joblog.Ended(ctx, s.Log, v)
+			}
+		}
+		return
+	}
+	for _, id := range ids {
+		s.Background.Go("log line", func(ctx context.Context) error {
+			err := s.whenReadable(ctx, id, func(view *broker.View) { joblog.Ended(ctx, s.Log, view) })
+			if err != nil {
+				s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
+			}
+			return nil
+		})
+	}
 }
 
 // logLostCancel writes the lines of the jobs that a failed cancel ended all the
 // same, if err says that it may have. Nobody else does: only this call was told
 // by the store, and the answer was lost.
-func (s *Server) logLostCancel(err error, ids ...string) {
+func (s *Server) logLostCancel(err error, ids []string) {
 	lost, ok := errors.AsType[*redisstore.CancelUnknownError](err)
 	if !ok {
 		return
 	}
-	s.background.Go("log line", func(ctx context.Context) error {
+	s.Background.Go("log line", func(ctx context.Context) error {
 		// A store that stood still does first what it was asked before.
 		select {
 		case <-time.After(lostCancelWait):

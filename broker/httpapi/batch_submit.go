@@ -27,14 +27,15 @@ import (
 // is [memory]'s to bound.
 const batchWindow = 128
 
-// inFlight is a line on its way: offered to the gate, or wrong.
+// inFlight is a line on its way: offered to the gate, known from before, or
+// wrong. A blank line is none of these.
 type inFlight struct {
 	line     int
 	customID string
 	offered  *admission.Offered
+	hold     *hold           // of what is offered
 	known    *broker.Verdict // of the job that the line became before
 	err      error
-	hold     *hold
 }
 
 // run is one request's lines of a batch.
@@ -49,9 +50,9 @@ type run struct {
 	told time.Time
 }
 
-// batch takes NDJSON and answers one verdict a line, in order. A bad line gets
+// submitBatch takes NDJSON and answers one verdict a line, in order. A bad line gets
 // its error and the others stand. Blank lines are counted and skipped.
-func (s *Server) batch(c echo.Context) error {
+func (s *Server) submitBatch(c echo.Context) error {
 	key, err := idempotencyKey(c.Request().Header)
 	if err != nil {
 		return err
@@ -60,9 +61,9 @@ func (s *Server) batch(c echo.Context) error {
 	return s.takeLines(c, id, false)
 }
 
-// batchAgain takes more lines under a batch on record. A line that became a job
+// submitToBatch takes more lines under a batch on record. A line that became a job
 // there keeps it; one that was refused is a new offer.
-func (s *Server) batchAgain(c echo.Context) error {
+func (s *Server) submitToBatch(c echo.Context) error {
 	b, err := s.batchOf(c)
 	if err != nil {
 		return err
@@ -96,32 +97,29 @@ func (s *Server) takeLines(c echo.Context, id string, again bool) error {
 		return err
 	}
 	r := &run{Server: s, c: c, batch: id, n: n, told: time.Now()}
-	defer answered(c)
+	defer clearWriteDeadline(c)
 	w := c.Response()
 	// Reading goes on while verdicts are written.
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set(wire.HeaderBatchID, id)
 	w.Header().Set("Location", "/v1/batches/"+id)
-	policyHeader(w.Header(), s.quotaOf(callerOf(c)))
-	w.WriteHeader(http.StatusOK)
+	policyHeader(w.Header(), s.Config().Quota(callerOf(c).name))
+	out := openLines(c)
 
 	lines := make(chan inFlight, batchWindow)
-	go s.background.Guard("batch reader", func() {
+	go s.Background.Guard("batch reader", func() {
 		defer close(lines)
 		r.read(lines)
 	})
-	r.answer(ctx, lines)
+	r.answer(ctx, lines, out)
 	return nil
 }
 
 // answer writes the verdicts in order. When the producer has left, what was
 // offered is still decided, and listed.
-func (r *run) answer(ctx context.Context, lines <-chan inFlight) {
-	enc := json.NewEncoder(r.c.Response())
-	enc.SetEscapeHTML(false)
+func (r *run) answer(ctx context.Context, lines <-chan inFlight, to *lineStream) {
 	var gone error
 	for l := range lines {
 		out := l.verdict(ctx)
@@ -129,10 +127,7 @@ func (r *run) answer(ctx context.Context, lines <-chan inFlight) {
 			r.note(out)
 		}
 		if gone == nil {
-			gone = patience(r.c, 0, writeWithin)
-		}
-		if gone == nil {
-			gone = enc.Encode(out)
+			gone = to.send(out)
 		}
 		if gone == nil && len(lines) == 0 {
 			r.c.Response().Flush()
@@ -188,26 +183,22 @@ func (r *run) list(ctx context.Context, last bool) bool {
 
 // verdict waits for what the gate says of the line.
 func (l *inFlight) verdict(ctx context.Context) *wire.BatchLine {
-	out := &wire.BatchLine{Line: l.line, CustomID: l.customID, Status: http.StatusAccepted}
+	out := &wire.BatchLine{Line: l.line, CustomID: l.customID, Status: http.StatusOK}
+	v, err := l.known, l.err
 	if l.offered != nil {
-		v, err := l.offered.Wait(ctx)
+		said, waited := l.offered.Wait(ctx)
 		l.hold.release() // the text is the store's by now, or nobody's
-		switch {
-		case !v.Admitted():
-			l.err = notAdmitted(&v, err)
-		case v.Repeated:
-			out.Status = http.StatusOK
-			fallthrough
-		default:
-			out.Verdict = wire.NewVerdict(&v)
+		if v = &said; !v.Admitted() {
+			err = notAdmitted(v, waited)
+		} else if !v.Repeated {
+			out.Status = http.StatusAccepted
 		}
 	}
-	if l.known != nil {
-		out.Status, out.Verdict = http.StatusOK, wire.NewVerdict(l.known)
-	}
-	if l.err != nil {
-		out.Error = asProblem(l.err)
+	if err != nil {
+		out.Error = asProblem(err)
 		out.Status, out.RetryAfterMS = out.Error.Status, out.Error.RetryAfterMS
+	} else {
+		out.Verdict = wire.NewVerdict(v)
 	}
 	return out
 }
@@ -229,37 +220,38 @@ func (r *run) read(lines chan<- inFlight) {
 		lineReaders.Put(in)
 	}()
 	for n := 1; req.Context().Err() == nil; n++ {
-		if patience(r.c, lineWithin, 0) != nil {
+		if setDeadline(r.c, lineWithin, 0) != nil {
 			return
 		}
-		h := &hold{m: r.memory}
-		raw, err := readLine(in, limit, func(n int) error { return h.take(req.Context(), n, lineMemoryWait) })
-		wrong := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
-		if n > most && (len(raw) > 0 || err == nil || wrong) {
-			h.release()
-			lines <- inFlight{line: n, err: problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")}
-			return
-		}
+		l := inFlight{line: n, hold: &hold{m: r.memory}}
+		raw, err := readLine(in, limit, func(n int) error { return l.hold.take(req.Context(), n, lineMemoryWait) })
+		refused := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
+		last := err != nil && !refused
 		switch {
+		case n > most && (len(raw) > 0 || err == nil || refused):
+			last = true
+			l.err = problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")
 		case errors.Is(err, errLineTooLong):
-			h.release()
-			lines <- inFlight{line: n, err: broker.Fieldf("body", "the line is longer than %d bytes", limit)}
-			continue
+			l.err = broker.Fieldf("body", "the line is longer than %d bytes", limit)
 		case errors.Is(err, errBusy):
-			h.release()
-			lines <- inFlight{line: n, err: errBusy}
-			continue
-		case err != nil && !errors.Is(err, io.EOF):
-			h.release()
-			return // the connection is gone: a torn line is no submission
+			l.err = errBusy
+		case last && !errors.Is(err, io.EOF):
+			// The connection is gone: a torn line is no submission.
+		default:
+			if raw = bytes.TrimSpace(raw); len(raw) > 0 {
+				r.offer(&l, raw)
+			}
+			if last {
+				clearReadDeadline(r.c)
+			}
 		}
-		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			lines <- r.offer(n, raw, h)
-		} else {
-			h.release()
+		if l.offered == nil {
+			l.hold.release()
 		}
-		if err != nil {
-			bodyRead(r.c)
+		if l.offered != nil || l.known != nil || l.err != nil {
+			lines <- l
+		}
+		if last {
 			return
 		}
 	}
@@ -267,33 +259,28 @@ func (r *run) read(lines chan<- inFlight) {
 
 // offer offers one line. Within its batch a line is named by its custom_id; one
 // without is not named, and a new job each time.
-func (r *run) offer(n int, raw []byte, h *hold) inFlight {
+func (r *run) offer(l *inFlight, raw []byte) {
 	ctx := r.c.Request().Context()
 	sub, job, err := r.parse(ctx, callerOf(r.c), raw, time.Now())
 	var key broker.IdempotencyKey
 	if sub != nil && sub.CustomID != "" && len(sub.CustomID) <= wire.MaxProducerBytes {
+		l.customID = sub.CustomID
 		key = keyed(r.batch+"\x00"+sub.CustomID, raw)
 	}
 	if err != nil {
-		h.release()
-		l := inFlight{line: n, err: err}
-		if key.Value != "" {
-			l.customID = sub.CustomID
-		}
 		if v, ok := r.known(ctx, sub, key); ok {
-			l.err, l.known = nil, &v
+			l.known = &v
+		} else {
+			l.err = err
 		}
-		return l
+		return
 	}
 	job.Key = key
-	at := broker.LineAt(r.n, n)
+	at := broker.LineAt(r.n, l.line)
 	job.Place = broker.BatchPlace{Batch: r.batch, Line: broker.LineName(sub.CustomID, at), At: at}
-	if err := r.Admitter.Place(job); err != nil {
-		h.release()
-		return inFlight{line: n, customID: sub.CustomID, err: err}
+	if l.err = r.Admitter.Place(job); l.err == nil {
+		l.offered = new(r.Admitter.Offer(ctx, job))
 	}
-	o := r.Admitter.Offer(ctx, job)
-	return inFlight{line: n, customID: sub.CustomID, offered: &o, hold: h}
 }
 
 var errLineTooLong = errors.New("line too long")

@@ -11,7 +11,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 )
 
@@ -40,15 +39,11 @@ type chatCall struct {
 func (s *Server) chat(c echo.Context) error {
 	receivedAt := time.Now()
 	req := c.Request()
-	if err := wantMedia(req, "application/json"); err != nil {
-		return err
-	}
 	body, release, err := s.readBody(c, s.Config().LineBytes(callerOf(c).name))
 	if err != nil {
 		return err
 	}
 	defer release()
-	bodyRead(c)
 	call := &chatCall{Server: s, c: c}
 	if call.request, err = decodeChat(body); err != nil {
 		return err
@@ -105,7 +100,7 @@ func (s *Server) chat(c echo.Context) error {
 		call.pieces, done = s.pieces.listen(v.JobID, pieceDepth)
 		defer done()
 	}
-	ended, forget := s.notifier.wait(v.JobID)
+	ended, forget := s.ends.listen(v.JobID, 1)
 	defer forget()
 	call.ended = ended
 	verdictHeaders(c.Response().Header(), wire.NewVerdict(&v))
@@ -115,26 +110,14 @@ func (s *Server) chat(c echo.Context) error {
 		err = call.whole()
 	}
 	if errors.Is(err, errClientGone) {
-		if key == "" {
-			s.takeBack(context.WithoutCancel(req.Context()), v.JobID)
+		if key != "" {
+			return err
 		}
-		return nil
+		if _, lost := s.cancel(context.WithoutCancel(req.Context()), v.JobID); lost != nil {
+			s.Log.Warn("job of a client that has gone not cancelled", "job_id", v.JobID, "error", lost)
+		}
 	}
 	return err
-}
-
-// errClientGone means that nobody is there any more to take the answer.
-var errClientGone = errors.New("the client has gone")
-
-// takeBack cancels a job whose producer has gone.
-func (s *Server) takeBack(ctx context.Context, id string) {
-	switch what, err := s.Store.Cancel(ctx, id); {
-	case err != nil:
-		s.logLostCancel(err, id)
-		s.Log.Warn("job of a client that has gone not cancelled", "job_id", id, "error", err)
-	case what == redisstore.CancelWaiting:
-		s.logEnd(id)
-	}
 }
 
 // look reads the job; nil while it has not ended or cannot be read.
@@ -159,7 +142,6 @@ func (a *chatCall) next(piece func(broker.Piece) error, beat func() error) (*bro
 	check, alive := time.NewTicker(recheck), time.NewTicker(heartbeat)
 	defer check.Stop()
 	defer alive.Stop()
-	ended := a.ended
 	for {
 		if view, err := a.look(); view != nil || err != nil {
 			return view, err
@@ -171,8 +153,8 @@ func (a *chatCall) next(piece func(broker.Piece) error, beat func() error) (*bro
 				err = piece(p)
 			case <-alive.C:
 				err = beat()
-			case <-ended:
-				ended, again = nil, true
+			case <-a.ended:
+				again = true
 			case <-check.C:
 				again = true
 			case <-a.c.Request().Context().Done():
