@@ -117,7 +117,9 @@ func (c *Config) completeMeasured(p *Pool, at string) error {
 	case c.toMeasure:
 		p.Limit = 1
 	default:
-		return broker.Fieldf(at+".limit", "is measured, and backend %.64q has no measured knee: run leeway knee --config FILE --backend %.64s", p.Backends[0].Name, p.Backends[0].Name)
+		name := p.Backends[0].Name
+		return broker.Fieldf(at+".limit",
+			"is measured, and backend %.64q has no measured knee: run leeway knee --config FILE --backend %.64s", name, name)
 	}
 	return nil
 }

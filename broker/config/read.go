@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,32 +91,43 @@ func (c *Config) read(r io.Reader) error {
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType {
 		return nil // nothing in it, or comments only
 	}
-	// A key without a value would put zero in the place of its defaults.
-	for _, n := range ast.Filter(ast.NullType, file.Docs[0].Body) {
-		return broker.Fieldf(strings.TrimPrefix(n.GetPath(), "$."), "has no value: leave the key out to keep the default")
+	if err := c.checkLiterals(file.Docs[0].Body); err != nil {
+		return err
 	}
-	// The reader would cut a fraction off and read numbers out of strings.
-	for _, n := range ast.Filter(ast.MappingValueType, file.Docs[0].Body) {
+	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).DecodeFromNode(file.Docs[0].Body, c))
+}
+
+// checkLiterals refuses what the decoder would read as something else, and takes
+// out limits that are to be measured.
+func (c *Config) checkLiterals(body ast.Node) error {
+	// A key without a value would put zero in the place of its defaults.
+	for _, n := range ast.Filter(ast.NullType, body) {
+		return broker.Fieldf(pathOf(n), "has no value: leave the key out to keep the default")
+	}
+	for _, n := range ast.Filter(ast.MappingValueType, body) {
 		v := n.(*ast.MappingValueNode) //nolint:forcetypeassert // what the filter asked for
+		key := v.Key.String()
 		if c.takeMeasured(v) {
 			continue
 		}
 		for _, n := range elements(v.Value) {
-			switch n.Type() {
-			case ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType:
-			default:
-				if whole[v.Key.String()] {
-					return broker.Fieldf(strings.TrimPrefix(n.GetPath(), "$."), "must be a whole number, without exponent or fraction")
-				}
+			// The decoder would cut a fraction off and read numbers out of strings.
+			if whole[key] && !slices.Contains(wholeTypes, n.Type()) {
+				return broker.Fieldf(pathOf(n), "must be a whole number, without exponent or fraction")
 			}
 		}
 		// Zero is how "left out" looks below.
-		if neverZero[v.Key.String()] && zero(v.Value.String()) {
-			return broker.Fieldf(strings.TrimPrefix(v.Value.GetPath(), "$."), "must be above 0: leave the key out for its default")
+		if neverZero[key] && zero(v.Value.String()) {
+			return broker.Fieldf(pathOf(v.Value), "must be above 0: leave the key out for its default")
 		}
 	}
-	return plain(yaml.NewDecoder(bytes.NewReader(doc), yaml.DisallowUnknownField()).DecodeFromNode(file.Docs[0].Body, c))
+	return nil
 }
+
+// wholeTypes are the nodes that may hold a whole number.
+var wholeTypes = []ast.NodeType{ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType}
+
+func pathOf(n ast.Node) string { return strings.TrimPrefix(n.GetPath(), "$.") }
 
 // elements are those of a list, or the value itself.
 func elements(v ast.Node) []ast.Node {

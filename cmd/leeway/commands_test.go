@@ -81,6 +81,15 @@ const (
 		"deadline_at_ms":1893456015000,"admission":{},"outcome":"failed","cause":"backend_error","reason":"status 500","attempts":2,"elapsed_ms":50}`
 )
 
+// trimmed is a text without the blanks at the ends of its lines.
+func trimmed(text string) string {
+	var lines []string
+	for l := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, strings.TrimRight(l, " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // What each command asks of the API, and what it prints.
 func TestCommands(t *testing.T) {
 	for _, tt := range []struct {

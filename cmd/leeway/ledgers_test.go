@@ -10,8 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/ledger"
+	"leeway/broker/wire"
 	"leeway/cmd/app"
 	"leeway/rehearsal/stage"
 )
@@ -39,6 +43,58 @@ func TestSideBySide(t *testing.T) {
 	got := strings.Join(sideBySide([]string{"spend", "▁█", "x"}, []string{"misses", "none"}), "\n")
 	if want := "spend  |  misses\n▁█     |  none\nx      |"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Sums of several steps are one line for each set of labels, the largest first.
+func TestSumLines(t *testing.T) {
+	const hour = 3_600_000
+	spend := func(hours int64, path, backend string, in, out int64) *ledger.Sum {
+		return &ledger.Sum{AtMS: hours * hour, Path: path, Backend: backend, SpendSum: &ledger.SpendSum{
+			Attempts: 1, InputTokens: in, OutputTokens: out, SpentTokens: in + out,
+			CostMicro: map[string]int64{"USD": in}, Known: map[string]int64{"reported": 1},
+		}}
+	}
+	miss := func(hours int64, producer, cause string, n int64) *ledger.Sum {
+		return &ledger.Sum{AtMS: hours * hour, Path: "paid", Producer: producer, MissSum: &ledger.MissSum{Misses: n, Causes: map[string]int64{cause: n}}}
+	}
+	for _, tt := range []struct {
+		name     string
+		sums     wire.RollupAnswer
+		terminal bool
+		want     string
+	}{
+		{
+			"nothing", wire.RollupAnswer{Ledger: ledger.Spend, ToMS: hour}, false,
+			"spend ledger, hour since 1970-01-01 00:00Z\nnothing was booked",
+		},
+		{
+			"spend by path and backend",
+			wire.RollupAnswer{Ledger: ledger.Spend, ToMS: 2 * hour, Rows: []*ledger.Sum{
+				spend(0, "free", "b", 1, 1), spend(0, "paid", "a", 10, 5), spend(1, "paid", "a", 20, 5), spend(1, "paid", "", 1, 1),
+			}}, false,
+			`spend ledger, hour since 1970-01-01 00:00Z
+PATH  BACKEND  ATTEMPTS  IN  OUT  PAID FOR  COST MICRO  KNOWN
+paid  a        2         30  10   40        USD=30      reported=2
+free  b        1         1   1    2         USD=1       reported=1
+paid  -        1         1   1    2         USD=1       reported=1`,
+		},
+		{
+			"misses by producer, drawn, with no sums from before",
+			wire.RollupAnswer{Ledger: ledger.Misses, ToMS: 3 * hour, ReachesBackToMS: hour, Rows: []*ledger.Sum{
+				miss(1, "=cmd", "late", 1), miss(2, "=cmd", "empty", 7), miss(9, "beyond", "late", 1),
+			}}, true,
+			`deadline-miss ledger, hour since 1970-01-01 01:00Z (no sums are kept from before)
+PATH  PRODUCER  MISSES  CAUSES          COURSE
+paid  =cmd      8       empty=7 late=1   ▂█
+paid  beyond    1       late=1`,
+		},
+	} {
+		tt.sums.By = ledger.ByHour
+		got := trimmed(strings.Join(sumLines(&tt.sums, tt.terminal), "\n"))
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
 	}
 }
 
