@@ -66,18 +66,44 @@ func TestDefaultsAreValid(t *testing.T) {
 			t.Errorf("%s: %+v, want the defaults", name, c)
 		}
 	}
-	c, _ := Parse(nil)
+	c := parse(t, "")
 	cl := c.Classes["summary"]
-	if c.Redis.TimeoutMS != 250 || c.Pools.Paid.Limit != 2 || c.Pools.Paid.HoldP95MS != 1200 || c.Pools.Free.FirstByteP95MS != 4000 ||
-		cl.DeadlineMS != 15_000 || *cl.ReserveMS != 2000 || cl.MaxDeadlineMS != 24*3600*1000 || cl.MaxOutputTokens != 400 || cl.Prompt != DefaultPrompt ||
-		!c.Gate.AdmitFree || !c.Gate.AdmitPaid || c.Gate.FreeQueueAgeCutMS != nil || c.Slots(slackgate.Paid) != 2 || c.LongestDeadlineMS() != 24*3600*1000 {
-		t.Errorf("%+v", c)
-	}
+	same(t, "nothing said", map[string][2]any{
+		"redis.timeout_ms":                  {c.Redis.TimeoutMS, int64(250)},
+		"pools.paid.limit":                  {c.Pools.Paid.Limit, 2},
+		"pools.paid.hold_p95_ms":            {c.Pools.Paid.HoldP95MS, int64(1200)},
+		"pools.free.first_byte_p95_ms":      {c.Pools.Free.FirstByteP95MS, int64(4000)},
+		"classes.summary.deadline_ms":       {cl.DeadlineMS, int64(15_000)},
+		"classes.summary.reserve_ms":        {*cl.ReserveMS, int64(2000)},
+		"classes.summary.max_deadline_ms":   {cl.MaxDeadlineMS, int64(24 * 3600 * 1000)},
+		"classes.summary.max_output_tokens": {cl.MaxOutputTokens, 400},
+		"classes.summary.prompt":            {cl.Prompt, DefaultPrompt},
+		"gate.admit_free":                   {c.Gate.AdmitFree, true},
+		"gate.admit_paid":                   {c.Gate.AdmitPaid, true},
+		"gate.free_queue_age_cut_ms":        {c.Gate.FreeQueueAgeCutMS == nil, true},
+		"the slots of a worker in paid":     {c.Slots(slackgate.Paid), 2},
+		"the longest deadline":              {c.LongestDeadlineMS(), int64(24 * 3600 * 1000)},
+	})
 	// A section that says a part keeps the rest.
-	c, err := Parse([]byte("redis: {timeout_ms: 100}\npools: {paid: {limit: 7}}\ngate: {policy: seed}"))
-	if err != nil || c.Redis.Prefix != "leeway" || c.Pools.Paid.FirstByteP95MS != 1200 || c.Pools.Free.Limit != 1 || !c.Gate.AdmitFree ||
-		c.Gate.Policy != slackgate.Seed || c.Slots(slackgate.Paid) != 7 {
-		t.Errorf("%+v, %v", c, err)
+	c = parse(t, "redis: {timeout_ms: 100}\npools: {paid: {limit: 7}}\ngate: {policy: seed}")
+	same(t, "a part said", map[string][2]any{
+		"redis.timeout_ms":              {c.Redis.TimeoutMS, int64(100)},
+		"redis.prefix":                  {c.Redis.Prefix, "leeway"},
+		"pools.paid.first_byte_p95_ms":  {c.Pools.Paid.FirstByteP95MS, int64(1200)},
+		"pools.free.limit":              {c.Pools.Free.Limit, 1},
+		"gate.admit_free":               {c.Gate.AdmitFree, true},
+		"gate.policy":                   {c.Gate.Policy, slackgate.Seed},
+		"the slots of a worker in paid": {c.Slots(slackgate.Paid), 7},
+	})
+}
+
+// same holds pairs of what is and what should be against each other, by name.
+func same(t *testing.T, when string, pairs map[string][2]any) {
+	t.Helper()
+	for name, p := range pairs {
+		if p[0] != p[1] {
+			t.Errorf("%s: %s is %v, want %v", when, name, p[0], p[1])
+		}
 	}
 }
 
@@ -240,15 +266,24 @@ func TestEnvironmentOverrides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cl := c.Classes["summary"]; cl.DeadlineMS != 9000 || *cl.ReserveMS != 1 {
-		t.Errorf("class %+v", cl)
-	}
-	if c.Gate.ReserveMS != 2500 || c.Pools.Paid.FirstByteP95MS != 1300 || c.Pools.Free.FirstByteP95MS != 4100 || *c.Gate.FreeQueueAgeCutMS != 0 ||
-		c.Gate.AdmitFree || c.Gate.AdmitPaid || c.Gate.FallbackEnabled || c.Gate.Policy != slackgate.Seed || c.Redis.URL != "redis://r:1/2" ||
-		c.Listen != "127.0.0.1:81" || c.MetricsListen != "127.0.0.1:82" || c.WorkerMetricsListen != "127.0.0.1:83" ||
-		c.Slots(slackgate.Paid) != 0 || c.Slots(slackgate.Free) != 9 {
-		t.Errorf("%+v", c)
-	}
+	same(t, "the environment", map[string][2]any{
+		"DEADLINE_MS":                {c.Classes["summary"].DeadlineMS, int64(9000)},
+		"classes.summary.reserve_ms": {*c.Classes["summary"].ReserveMS, int64(1)},
+		"RESERVE_MS":                 {c.Gate.ReserveMS, int64(2500)},
+		"PAID_P95_FIRST_BYTE_MS":     {c.Pools.Paid.FirstByteP95MS, int64(1300)},
+		"FREE_P95_FIRST_BYTE_MS":     {c.Pools.Free.FirstByteP95MS, int64(4100)},
+		"FREE_QUEUE_AGE_CUT_MS":      {*c.Gate.FreeQueueAgeCutMS, int64(0)},
+		"ADMIT_FREE":                 {c.Gate.AdmitFree, false},
+		"ADMIT_PAID":                 {c.Gate.AdmitPaid, false},
+		"FALLBACK_ENABLED":           {c.Gate.FallbackEnabled, false},
+		"GATE_POLICY":                {c.Gate.Policy, slackgate.Seed},
+		"REDIS_URL":                  {c.Redis.URL, "redis://r:1/2"},
+		"LEEWAY_ADDR":                {c.Listen, "127.0.0.1:81"},
+		"LEEWAY_METRICS_ADDR":        {c.MetricsListen, "127.0.0.1:82"},
+		"LEEWAY_WORKER_METRICS_ADDR": {c.WorkerMetricsListen, "127.0.0.1:83"},
+		"LEEWAY_PAID_SLOTS":          {c.Slots(slackgate.Paid), 0},
+		"LEEWAY_FREE_SLOTS":          {c.Slots(slackgate.Free), 9},
+	})
 	// A variable that is set and empty, as compose files leave them, says nothing.
 	if c, err = Load(file, []string{"DEADLINE_MS=", "ADMIT_FREE=", "GATE_POLICY="}); err != nil || c.Classes["summary"].DeadlineMS != 7000 || !c.Gate.AdmitFree {
 		t.Errorf("empty variables: %+v, %v", c, err)
