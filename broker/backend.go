@@ -1,6 +1,10 @@
 package broker
 
-import "leeway/slackgate"
+import (
+	"time"
+
+	"leeway/slackgate"
+)
 
 // The states of a backend: whether it may be called.
 const (
@@ -37,4 +41,12 @@ type TakenOut struct {
 	Why  string `json:"why"`
 	By   string `json:"by,omitempty"`
 	AtMS int64  `json:"at_ms"`
+}
+
+// BackendOrders are what workers are told of a backend.
+type BackendOrders struct {
+	// Out is set while an operator has taken the backend out.
+	Out *TakenOut
+	// HeldFor is how long it is still to be left alone; 0: not at all.
+	HeldFor time.Duration
 }

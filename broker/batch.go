@@ -2,6 +2,7 @@ package broker
 
 import (
 	"strconv"
+	"time"
 
 	"leeway/slackgate"
 )
@@ -15,6 +16,14 @@ type BatchPlace struct {
 	// At orders the lines of a batch: see [LineAt].
 	At int64
 }
+
+const (
+	// BatchReceiving is how long a batch counts as being received without a
+	// sign of whoever reads its lines.
+	BatchReceiving = 2 * time.Minute
+	// MaxLines bounds a page of a batch's lines, and what one call puts down.
+	MaxLines = 200
+)
 
 // maxRunLines is more lines than one run of a batch can have.
 const maxRunLines = 100_000_000
@@ -45,17 +54,17 @@ func LineCustomID(name string) string {
 
 // Batch is what is known of a batch as a whole.
 type Batch struct {
-	ID          string
-	Producer    string
-	CreatedMS   int64
-	CancelledMS int64 // 0: it was not cancelled
-	// ReceivingUntilMS is when its lines will have been read; 0: they have.
+	ID            string
+	Producer      string
+	CreatedAtMS   int64
+	CancelledAtMS int64 // 0: it was not cancelled
+	// ReceivingEndsAtMS is when its lines will have been read; 0: they have.
 	// Whoever reads them moves it on, so that a crash ends it too.
-	ReceivingUntilMS int64
-	// DueMS is the last of its jobs' deadlines.
-	DueMS int64
-	// ExpiresMS is when it is forgotten.
-	ExpiresMS int64
+	ReceivingEndsAtMS int64
+	// DueAtMS is the last of its jobs' deadlines.
+	DueAtMS int64
+	// ExpiresAtMS is when it is forgotten.
+	ExpiresAtMS int64
 	// Lines is how many lines have a verdict.
 	Lines int64
 	// Said counts the lines by verdict: paid, free, a reason of the gate's, or
@@ -91,5 +100,5 @@ type BatchLine struct {
 	Reason string
 	Said   []byte
 	// Job is the job's record; nil when it was not asked for or has lapsed.
-	Job *View
+	Job *Job
 }

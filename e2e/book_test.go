@@ -31,7 +31,7 @@ type submission struct {
 	refusal *wire.Problem
 	err     error
 	// view is the job's end, once waited for.
-	view *broker.View
+	view *broker.Job
 }
 
 func (s *submission) admitted() bool { return s.verdict != nil }
@@ -112,7 +112,7 @@ func (d *stack) admit(job client.Job) *submission {
 }
 
 // view reads a job.
-func (d *stack) view(id string) *broker.View {
+func (d *stack) view(id string) *broker.Job {
 	d.t.Helper()
 	v, err := d.client.Get(context.Background(), id, 0)
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *stack) view(id string) *broker.View {
 }
 
 // waitFor waits for a job's end.
-func (d *stack) waitFor(s *submission, within time.Duration) *broker.View {
+func (d *stack) waitFor(s *submission, within time.Duration) *broker.Job {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

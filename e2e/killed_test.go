@@ -62,7 +62,7 @@ func TestWorkerKilledWith64InFlight(t *testing.T) {
 	again := len(decided)
 	for _, s := range d.book.admitted() {
 		if v := s.view; decided[v.ID] == 0 {
-			if at := v.AcceptedMS + v.ElapsedMS - killed.UnixMilli(); at > 0 { // else it had ended before
+			if at := v.AcceptedAtMS + v.ElapsedMS - killed.UnixMilli(); at > 0 { // else it had ended before
 				decided[v.ID] = at
 			}
 		}

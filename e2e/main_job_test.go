@@ -160,7 +160,7 @@ func TestNewUserWithCurl(t *testing.T) {
 	}
 	s := &submission{job: client.Job{Text: doc}, verdict: &v}
 	d.book.add(s)
-	var view broker.View
+	var view broker.Job
 	if out := curl(t, http.MethodGet, d.client.Base+"/v1/jobs/"+v.JobID+"?wait=20s", ""); json.Unmarshal([]byte(out), &view) != nil || view.Outcome != broker.OutcomeUsable {
 		t.Fatalf("job: %s", out)
 	}

@@ -89,7 +89,7 @@ func TestOfficialNodeClient(t *testing.T) {
 	s.PaidTail, s.PaidP95 = 1000, 500
 	s.FreeSlots = 0
 	d := run(t, s)
-	end := func(saw *nodeSaw) *broker.View {
+	end := func(saw *nodeSaw) *broker.Job {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
 		defer cancel()

@@ -18,7 +18,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
 	"leeway/broker/wire"
 	"leeway/rehearsal/redistest"
@@ -183,7 +182,7 @@ func overShards(t *testing.T, d *stack) {
 	all, seen := d.rows(), map[string]bool{}
 	for cursor, more := "", true; more; more = cursor != "" {
 		r := call(t, http.MethodGet, d.client.Base+"/v1/ledgers/spend?limit=4&cursor="+url.QueryEscape(cursor), "", "")
-		var page redisstore.Page[broker.SpendRow]
+		var page broker.Page[broker.SpendRow]
 		if err := json.Unmarshal(r.body, &page); err != nil {
 			t.Fatalf("%v in %s", err, r.body)
 		}

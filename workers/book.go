@@ -8,7 +8,6 @@ import (
 	"leeway/broker"
 	"leeway/broker/faultpoint"
 	"leeway/broker/joblog"
-	"leeway/broker/redisstore"
 	"leeway/workers/attempt"
 	"leeway/workers/backend"
 )
@@ -16,7 +15,7 @@ import (
 // openRow writes the spend row of a call before it is made.
 func (r *jobRun) openRow(ctx context.Context, call attempt.Call) error {
 	r.open = r.newRow(&call)
-	err := r.Store.OpenSpend(ctx, r.claim, &r.open, r.open.Priced, call.InputTokens, int64(r.claim.MaxOutputTokens))
+	err := r.Store.OpenSpend(ctx, r.claim, &r.open)
 	faultpoint.Reach(faultpoint.Booked)
 	if err != nil {
 		none := attempt.NotCalled(call)
@@ -31,11 +30,12 @@ func (r *jobRun) newRow(call *attempt.Call) broker.SpendRow {
 		JobID: c.ID, Attempt: call.Number, Path: c.Path, Class: c.Class, Producer: c.Producer,
 		Backend: call.Backend, Model: call.Model, Currency: call.Price.Currency, PriceVersion: call.Price.Version,
 		Priced: !call.Price.Free(), MaxCostMicro: call.LargestCostMicro,
+		MaxInputTokens: call.InputTokens, MaxOutputTokens: int64(c.MaxOutputTokens),
 	}
 }
 
 // settledRow is the open row, settled by how its attempt ended.
-func (r *jobRun) settledRow(a *attempt.Attempt) redisstore.Settlement {
+func (r *jobRun) settledRow(a *attempt.Attempt) broker.SpendRow {
 	row := r.open
 	cost := a.CostMicro()
 	row.Usage, row.Clamped, row.Result = a.Usage.Usage, a.Usage.Clamped, result(a)
@@ -55,7 +55,8 @@ func (r *jobRun) settledRow(a *attempt.Attempt) redisstore.Settlement {
 	if a.Price.Free() && cost > 0 {
 		r.Log.Error("a backend without a price reported a cost", "backend", row.Backend, "job_id", row.JobID, "cost_micro", cost)
 	}
-	return redisstore.Settlement{SpendRow: row, Priced: row.Priced || cost > 0}
+	row.Priced = row.Priced || cost > 0
+	return row
 }
 
 // Results of an attempt that has no reason to name.
@@ -155,8 +156,9 @@ func (p *Pool) book(what, id string, write func(ctx context.Context) error) erro
 
 // finish books the job's end and its attempts.
 func (r *jobRun) finish(f *broker.Finish) {
-	err := r.book("outcome", r.claim.ID, func(ctx context.Context) error {
-		_, err := r.Store.Finish(ctx, r.claim, f, r.settled...)
+	var ended *broker.Job
+	err := r.book("outcome", r.claim.ID, func(ctx context.Context) (err error) {
+		ended, err = r.Store.Finish(ctx, r.claim, f, r.settled...)
 		return err
 	})
 	faultpoint.Reach(faultpoint.Finished)
@@ -164,7 +166,7 @@ func (r *jobRun) finish(f *broker.Finish) {
 		r.Log.Warn("outcome discarded: the job had another end", "job_id", r.claim.ID, "outcome", string(f.Outcome))
 	}
 	if err == nil {
-		r.logEnd(r.claim.ID)
+		joblog.Ended(context.Background(), r.Log, ended)
 	}
 }
 
@@ -179,7 +181,7 @@ func (r *jobRun) settle() {
 // One that its producer took back meanwhile ends here, and gets its line.
 func (r *jobRun) handBack() {
 	c := r.claim
-	var ended bool
+	var ended *broker.Job
 	err := r.book("hand-back", c.ID, func(ctx context.Context) (err error) {
 		ended, err = r.Store.Handback(ctx, c, append(r.settled, r.unwritten...)...)
 		return err
@@ -187,25 +189,9 @@ func (r *jobRun) handBack() {
 	if err != nil {
 		return
 	}
-	if ended {
-		r.logEnd(c.ID)
+	if ended != nil {
+		joblog.Ended(context.Background(), r.Log, ended)
 		return
 	}
 	r.consumerOf(c).putTicket()
-}
-
-// logEnd writes the line of a job that has ended.
-func (p *Pool) logEnd(id string) {
-	var view *broker.View
-	err := p.book("log line", id, func(ctx context.Context) (err error) {
-		if view, err = p.Store.Get(ctx, id); errors.Is(err, broker.ErrUnavailable) {
-			return err
-		}
-		return nil
-	})
-	if err != nil || view == nil {
-		p.Log.Warn("ended job not readable for the log", "job_id", id)
-		return
-	}
-	joblog.Ended(context.Background(), p.Log, view)
 }

@@ -18,8 +18,8 @@ import (
 // claimed is a job of 10 s of which 2 s are reserve, taken at once.
 func claimed() *broker.Claim {
 	return &broker.Claim{
-		Job:  broker.Job{ID: "j", Class: "summary", Producer: "p", ReserveMS: 2000, MaxOutputTokens: 100},
-		Path: slackgate.Paid, NowMS: 1000, DeadlineAtMS: 11_000,
+		Spec: broker.Spec{ID: "j", Class: "summary", Producer: "p", MaxOutputTokens: 100},
+		Path: slackgate.Paid, NowMS: 1000, DeadlineAtMS: 11_000, ReserveMS: 2000,
 	}
 }
 
@@ -41,7 +41,7 @@ func TestSpendRow(t *testing.T) {
 	opened := func(change func(*broker.SpendRow)) broker.SpendRow {
 		row := broker.SpendRow{
 			JobID: "j", Attempt: 3, Path: slackgate.Paid, Class: "summary", Producer: "p", Backend: "b", Model: "m",
-			Currency: "USD", PriceVersion: "2", Priced: true, OpenedAtMS: 1234, MaxCostMicro: 250,
+			Currency: "USD", PriceVersion: "2", Priced: true, OpenedAtMS: 1234, MaxCostMicro: 250, MaxOutputTokens: 100,
 		}
 		change(&row)
 		return row
@@ -135,8 +135,7 @@ func TestSpendRow(t *testing.T) {
 			r.open.OpenedAtMS = 1234 // the store's
 			tt.ended.Call = call
 			row := r.settledRow(&tt.ended)
-			row.SpendRow.Priced = row.Priced
-			if diff := cmp.Diff(tt.want, row.SpendRow); diff != "" {
+			if diff := cmp.Diff(tt.want, row); diff != "" {
 				t.Errorf("the row (- want, + got):\n%s", diff)
 			}
 			if (log.Len() > 0) != (tt.log != "") || !strings.Contains(log.String(), tt.log) {

@@ -45,8 +45,8 @@ func (c *consumer) takeOne() (again bool) {
 	for _, gone := range met.Lost {
 		joblog.Lost(p.base, p.Log, gone)
 	}
-	for _, id := range met.Ended {
-		p.logEnd(id)
+	for _, ended := range met.Ended {
+		joblog.Ended(p.base, p.Log, ended)
 	}
 	switch {
 	case err != nil && claim == nil:

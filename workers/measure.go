@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"leeway/broker/measure"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 	"leeway/workers/attempt"
 	"leeway/workers/backend"
 )
 
 // measure counts the calls of a job for the gate. A count that is lost is no harm.
-func (p *Pool) measure(job string, samples ...redisstore.Sample) {
+func (p *Pool) measure(job string, samples ...latency.Sample) {
 	if err := p.Store.Measure(context.Background(), job, samples...); err != nil {
 		p.Log.Debug("latency not counted", "path", p.Path.String(), "error", err)
 	}
@@ -21,7 +21,7 @@ func (p *Pool) measure(job string, samples ...redisstore.Sample) {
 
 // poolSamples are what a job tells of its pool: the time to its first answer
 // text, over all its attempts, and how long it held its slot.
-func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duration, whole bool) []redisstore.Sample {
+func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duration, whole bool) []latency.Sample {
 	if !hasText {
 		firstByte = held
 	}
@@ -30,7 +30,7 @@ func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duratio
 
 // callSamples are what one call tells of its backend. A backend that turned
 // the call away says nothing of how long its answers take.
-func callSamples(a *attempt.Attempt) []redisstore.Sample {
+func callSamples(a *attempt.Attempt) []latency.Sample {
 	if !a.HasText && !a.Censored {
 		return nil
 	}
@@ -38,10 +38,10 @@ func callSamples(a *attempt.Attempt) []redisstore.Sample {
 }
 
 // samples are a first byte and a hold time, and whether each was cut.
-func samples(name string, firstByte time.Duration, noText bool, held time.Duration, cut bool) []redisstore.Sample {
-	return []redisstore.Sample{
-		{Series: redisstore.Series{Name: name, Kind: redisstore.FirstByte}, MS: firstByte.Milliseconds(), Cut: noText},
-		{Series: redisstore.Series{Name: name, Kind: redisstore.Hold}, MS: held.Milliseconds(), Cut: cut},
+func samples(name string, firstByte time.Duration, noText bool, held time.Duration, cut bool) []latency.Sample {
+	return []latency.Sample{
+		{Series: latency.Series{Name: name, Kind: latency.FirstByte}, MS: firstByte.Milliseconds(), Cut: noText},
+		{Series: latency.Series{Name: name, Kind: latency.Hold}, MS: held.Milliseconds(), Cut: cut},
 	}
 }
 

@@ -7,14 +7,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"leeway/broker/measure"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 	"leeway/workers/attempt"
 	"leeway/workers/backend"
 )
 
-func sample(name string, kind redisstore.LatencyKind, ms int64, cut bool) redisstore.Sample {
-	return redisstore.Sample{Series: redisstore.Series{Name: name, Kind: kind}, MS: ms, Cut: cut}
+func sample(name string, kind latency.Kind, ms int64, cut bool) latency.Sample {
+	return latency.Sample{Series: latency.Series{Name: name, Kind: kind}, MS: ms, Cut: cut}
 }
 
 // A call tells of its backend how long the first byte and the whole took, and
@@ -25,18 +25,18 @@ func TestCallSamples(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		made attempt.Attempt
-		want []redisstore.Sample
+		want []latency.Sample
 	}{
-		{"a whole answer", attempt.Attempt{Answer: answer, Hold: 3 * time.Second}, []redisstore.Sample{
-			sample(name, redisstore.FirstByte, 1000, false), sample(name, redisstore.Hold, 3000, false),
+		{"a whole answer", attempt.Attempt{Answer: answer, Hold: 3 * time.Second}, []latency.Sample{
+			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 3000, false),
 		}},
-		{"an answer that stalled", attempt.Attempt{Answer: answer, Hold: 3 * time.Second, Reason: backend.ReasonStall}, []redisstore.Sample{
-			sample(name, redisstore.FirstByte, 1000, false), sample(name, redisstore.Hold, 3000, true),
+		{"an answer that stalled", attempt.Attempt{Answer: answer, Hold: 3 * time.Second, Reason: backend.ReasonStall}, []latency.Sample{
+			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 3000, true),
 		}},
 		{
 			"a call cut before any text",
 			attempt.Attempt{Answer: backend.Answer{FirstByte: 2 * time.Second}, Hold: 2 * time.Second, Censored: true, Reason: backend.ReasonFirstByte},
-			[]redisstore.Sample{sample(name, redisstore.FirstByte, 2000, true), sample(name, redisstore.Hold, 2000, true)},
+			[]latency.Sample{sample(name, latency.FirstByte, 2000, true), sample(name, latency.Hold, 2000, true)},
 		},
 		{"a call that was turned away", attempt.Attempt{Hold: time.Second, Reason: backend.ReasonRateLimited}, nil},
 	} {
@@ -55,16 +55,16 @@ func TestPoolSamples(t *testing.T) {
 		name    string
 		hasText bool
 		whole   bool
-		want    []redisstore.Sample
+		want    []latency.Sample
 	}{
-		{"a whole answer", true, true, []redisstore.Sample{
-			sample(name, redisstore.FirstByte, 1000, false), sample(name, redisstore.Hold, 5000, false),
+		{"a whole answer", true, true, []latency.Sample{
+			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 5000, false),
 		}},
-		{"a cut answer", true, false, []redisstore.Sample{
-			sample(name, redisstore.FirstByte, 1000, false), sample(name, redisstore.Hold, 5000, true),
+		{"a cut answer", true, false, []latency.Sample{
+			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 5000, true),
 		}},
-		{"no text", false, false, []redisstore.Sample{
-			sample(name, redisstore.FirstByte, 5000, true), sample(name, redisstore.Hold, 5000, true),
+		{"no text", false, false, []latency.Sample{
+			sample(name, latency.FirstByte, 5000, true), sample(name, latency.Hold, 5000, true),
 		}},
 	} {
 		got := poolSamples(slackgate.Free, tt.hasText, time.Second, 5*time.Second, tt.whole)

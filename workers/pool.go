@@ -120,7 +120,7 @@ type consumer struct {
 	*Pool
 
 	shard  Shard
-	worker redisstore.Worker
+	worker broker.Worker
 	server *asynq.Server
 	wakes  chan struct{} // told of tickets
 }
@@ -168,7 +168,7 @@ func (p *Pool) consumer(s Shard) *consumer {
 	wakes := make(chan struct{}, 1)
 	return &consumer{
 		Pool: p, shard: s, wakes: wakes,
-		worker: redisstore.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
+		worker: broker.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
 		server: asynq.NewServerFromRedisClient(waitingClient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
 			Concurrency:       s.Slots,
 			Queues:            map[string]int{s.Tickets.Name(p.Path): 1},

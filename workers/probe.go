@@ -60,14 +60,14 @@ func (p *Pool) closedByMeasurement() bool {
 func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 	id := "probe-" + uuid.NewString()
 	r := &jobRun{Pool: p, claim: &broker.Claim{
-		Job: broker.Job{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path,
+		Spec: broker.Spec{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path,
 	}}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	err := p.runner.Probe(ctx, u, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			r.open = r.newRow(&call)
-			return p.Store.OpenProbe(ctx, &r.open, r.open.Priced, call.InputTokens, attempt.ProbeMaxTokens)
+			return p.Store.OpenProbe(ctx, &r.open)
 		},
 		After: func(a attempt.Attempt) {
 			r.settled = append(r.settled, r.settledRow(&a))

@@ -9,8 +9,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/faultpoint"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 	"leeway/workers/attempt"
 )
 
@@ -24,11 +24,11 @@ type jobRun struct {
 	// settled are the rows of the attempts that have ended. All are booked with
 	// the outcome, in one step; if this process dies first, whoever finds the
 	// job settles them as unknown.
-	settled []redisstore.Settlement
+	settled []broker.SpendRow
 	// unwritten is the row of a call that was not made because writing the row
 	// failed. A store that was away may carry it out later.
-	unwritten []redisstore.Settlement
-	samples   []redisstore.Sample
+	unwritten []broker.SpendRow
+	samples   []latency.Sample
 	noting    sync.WaitGroup // first bytes on their way to the store
 }
 
@@ -170,11 +170,11 @@ func (r *jobRun) renew(ctx context.Context, cancel context.CancelCauseFunc) (sto
 			}
 			pause = r.Lease / 3
 			switch lease {
-			case redisstore.LeaseHeld:
-			case redisstore.LeaseLost:
+			case broker.LeaseHeld:
+			case broker.LeaseLost:
 				cancel(errLeaseLost)
 				return
-			case redisstore.LeaseCancelled:
+			case broker.LeaseCancelled:
 				cancel(errCancelled)
 				return
 			}

@@ -17,7 +17,6 @@ import (
 	"leeway/broker/coalesce"
 	"leeway/broker/flag"
 	"leeway/broker/joblog"
-	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -28,7 +27,7 @@ type Settings struct {
 	Flags *flag.Table
 	// Class is what applies to the jobs of a class.
 	Class func(name string) ClassSettings
-	Pools [slackgate.NumPaths]redisstore.PoolPolicy
+	Pools [slackgate.NumPaths]broker.PoolPolicy
 	// Beliefs are what the predictive rule believes of the pools.
 	Beliefs [slackgate.NumPaths]slackgate.Belief
 	// DispatchMS is how long an idle worker takes to claim a waiting job.
@@ -66,10 +65,10 @@ type ClassSettings struct {
 
 // Store is the part of the store that admission uses.
 type Store interface {
-	AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer, turn func() error) (redisstore.Admitted, error)
-	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
-	Get(ctx context.Context, id string) (*broker.View, error)
-	KeyedJob(ctx context.Context, producer string, key broker.IdempotencyKey) (*broker.View, error)
+	AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer, turn func() error) (broker.OfferResults, error)
+	State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error)
+	Get(ctx context.Context, id string) (*broker.Job, error)
+	KeyedJob(ctx context.Context, producer string, key broker.IdempotencyKey) (*broker.Job, error)
 	TextBytes(ctx context.Context, id string) (int64, error)
 	Writable(ctx context.Context) error
 	NowMS() int64
@@ -77,7 +76,7 @@ type Store interface {
 
 // Observer hears of every decision.
 type Observer interface {
-	Decided(job *broker.Job, v *broker.Verdict)
+	Decided(job *broker.Submission, v *broker.Verdict)
 }
 
 // Options configure an Admitter. All fields are required.
@@ -103,7 +102,7 @@ const (
 // return; after it has ended every submission is ErrUnavailable.
 type Admitter struct {
 	Options
-	calls *coalesce.Caller[*pending, redisstore.Admitted]
+	calls *coalesce.Caller[*pending, broker.OfferResults]
 	owed  owed
 	view  atomic.Pointer[view]
 	trips trips
@@ -114,14 +113,14 @@ type Admitter struct {
 // that is offered again.
 
 type pending struct {
-	job       *broker.Job
-	reserve   int64         // as submitted, before any flag
+	job       *broker.Submission
+	reserveMS int64         // with what the flags make of it
 	claim     *broker.Claim // set when a claimed job is offered again
 	move      bool          // set when a waiting job leaves a draining pool
 	textBytes int64         // then: how long its text is
 	class     ClassSettings // what it was decided by
 	limits    func(producer string) slackgate.Quota
-	offer     redisstore.Offer
+	offer     broker.Offer
 
 	// One of these is what came of it.
 	verdict broker.Verdict
@@ -135,8 +134,8 @@ func (p *pending) onRecord() bool { return p.claim != nil || p.move }
 // New returns an admitter.
 func New(o Options) *Admitter {
 	a := &Admitter{Options: o}
-	a.calls = coalesce.New(coalesce.Options[*pending, redisstore.Admitted]{
-		Send: func(jobs []*pending, turn func() error) (redisstore.Admitted, error) {
+	a.calls = coalesce.New(coalesce.Options[*pending, broker.OfferResults]{
+		Send: func(jobs []*pending, turn func() error) (broker.OfferResults, error) {
 			// Every call to the store has its own bound; the submitters' contexts
 			// are theirs alone.
 			return a.offer(context.Background(), jobs, turn)
@@ -163,7 +162,7 @@ func (a *Admitter) Run(ctx context.Context) error {
 // Submit offers a job to the gate and returns its verdict. A refusal is a
 // verdict, not an error; the error says why the gate could not decide
 // (ErrUnavailable), and the verdict then carries its reason too.
-func (a *Admitter) Submit(ctx context.Context, job *broker.Job) (broker.Verdict, error) {
+func (a *Admitter) Submit(ctx context.Context, job *broker.Submission) (broker.Verdict, error) {
 	return a.Offer(ctx, job).Wait(ctx)
 }
 
@@ -176,8 +175,8 @@ type Offered struct {
 
 // Offer queues a job for the gate. Lines of batches that are offered one after
 // the other are decided in that order. Wait must be called on what it returns.
-func (a *Admitter) Offer(ctx context.Context, job *broker.Job) Offered {
-	p := &pending{job: job, reserve: job.ReserveMS}
+func (a *Admitter) Offer(ctx context.Context, job *broker.Submission) Offered {
+	p := &pending{job: job, reserveMS: job.ReserveMS}
 	if a.calls.Running() && a.refuseFresh(p) {
 		return Offered{a, p, nil}
 	}
@@ -197,7 +196,7 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 	case errors.Is(err, broker.ErrKeyConflict), errors.Is(err, broker.ErrBatchCancelled):
 		return broker.Verdict{}, err // bad input: nothing was decided
 	case err != nil:
-		p.verdict = a.refuse(job)
+		p.verdict = a.refuse(job, p.reserveMS)
 	case p.same != "":
 		return a.repeated(ctx, p.same)
 	}

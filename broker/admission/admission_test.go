@@ -32,7 +32,7 @@ type watched struct {
 	admits [][]string // ids of each call
 	states int
 	pause  chan struct{} // calls of Admit wait until it is closed
-	alter  func(*redisstore.Admitted)
+	alter  func(*broker.OfferResults)
 	err    error
 	slow   time.Duration // what a call takes that ends in err
 	sealed error         // of Writable
@@ -45,9 +45,9 @@ type watched struct {
 
 func (w *watched) Writable(context.Context) error { return w.sealed }
 
-func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]redisstore.PoolPolicy, offers []redisstore.Offer, turn func() error) (redisstore.Admitted, error) {
+func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer, turn func() error) (broker.OfferResults, error) {
 	if err := turn(); err != nil {
-		return redisstore.Admitted{}, err
+		return broker.OfferResults{}, err
 	}
 	w.mu.Lock()
 	var ids []string
@@ -60,14 +60,14 @@ func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackga
 	failAdmit, stale := w.failAdmit, w.stale
 	w.mu.Unlock()
 	if failAdmit != nil || stale {
-		return redisstore.Admitted{Stale: stale}, failAdmit
+		return broker.OfferResults{Stale: stale}, failAdmit
 	}
 	if pause != nil {
 		<-pause
 	}
 	if err != nil {
 		time.Sleep(slow) // virtual
-		return redisstore.Admitted{}, err
+		return broker.OfferResults{}, err
 	}
 	got, err := w.Store.AdmitInTurn(ctx, flags, p, offers, atOnce)
 	if alter != nil {
@@ -76,7 +76,7 @@ func (w *watched) AdmitInTurn(ctx context.Context, flags *flag.Table, p [slackga
 	return got, err
 }
 
-func (w *watched) State(ctx context.Context, p [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
+func (w *watched) State(ctx context.Context, p [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error) {
 	w.mu.Lock()
 	w.states++
 	err, slow, delay := w.err, w.slow, w.delay
@@ -95,7 +95,7 @@ type seen struct {
 	verdicts []broker.Verdict
 }
 
-func (s *seen) Decided(_ *broker.Job, v *broker.Verdict) {
+func (s *seen) Decided(_ *broker.Submission, v *broker.Verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.verdicts = append(s.verdicts, *v)
@@ -133,7 +133,7 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 			Log: slog.New(slog.NewJSONHandler(b.log, nil)),
 		})
 		for _, path := range slackgate.Paths {
-			if err := b.store.Beat(context.Background(), redisstore.Worker{ID: path.String(), Path: path, Slots: 8}, 24*time.Hour); err != nil {
+			if err := b.store.Beat(context.Background(), broker.Worker{ID: path.String(), Path: path, Slots: 8}, 24*time.Hour); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -178,16 +178,18 @@ func (b *bench) settings() Settings {
 		HorizonMS: 3600_000,
 	}
 	for _, path := range slackgate.Paths {
-		s.Pools[path] = redisstore.PoolPolicy{Limit: 8, FirstByteP95MS: 1000}
+		s.Pools[path] = broker.PoolPolicy{Limit: 8, FirstByteP95MS: 1000}
 		s.Beliefs[path] = slackgate.FixedBelief(1000, 1000)
 	}
 	return s
 }
 
-func (b *bench) job(id string, deadlineMS int64) *broker.Job {
-	return &broker.Job{
-		ID: id, Class: "c", Text: "x", DeadlineMS: deadlineMS, ReserveMS: 2000,
-		Prefer: [2]slackgate.Path{slackgate.Paid}, ReceivedAt: time.Now(),
+func (b *bench) job(id string, deadlineMS int64) *broker.Submission {
+	return &broker.Submission{
+		Spec: broker.Spec{
+			ID: id, Class: "c", Text: "x", Prefer: [2]slackgate.Path{slackgate.Paid},
+		},
+		DeadlineInMS: deadlineMS, ReserveMS: 2000, ReceivedAt: time.Now(),
 	}
 }
 
@@ -201,12 +203,12 @@ func (b *bench) calls() [][]string {
 // the promise is on record, and the log says so.
 func TestDisagreementIsLogged(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
-		b.watched.alter = func(a *redisstore.Admitted) { a.Jobs[0].Pools[slackgate.Paid].Running = 100 }
+		b.watched.alter = func(a *broker.OfferResults) { a.Jobs[0].Pools[slackgate.Paid].Running = 100 }
 		v, err := b.Submit(b.ctx, b.job("in", 15_000))
 		if err != nil || v.Path != slackgate.Paid || v.Reason != slackgate.ReasonPaid {
 			t.Errorf("%+v, %v", v, err)
 		}
-		b.watched.alter = func(a *redisstore.Admitted) { a.Jobs[0].Path = slackgate.Reject }
+		b.watched.alter = func(a *broker.OfferResults) { a.Jobs[0].Path = slackgate.Reject }
 		v, err = b.Submit(b.ctx, b.job("out", 15_000))
 		if err != nil || v.Admitted() || v.Reason != slackgate.ReasonGateUnavailable {
 			t.Errorf("%+v, %v", v, err)
@@ -229,7 +231,7 @@ func TestStoreAway(t *testing.T) {
 				t.Errorf("dry run %+v, %v", v, err)
 			}
 			b.watched.err = nil
-			b.watched.alter = func(a *redisstore.Admitted) { *a = redisstore.Admitted{NowMS: a.NowMS, Stale: true} }
+			b.watched.alter = func(a *broker.OfferResults) { *a = broker.OfferResults{NowMS: a.NowMS, Stale: true} }
 			if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
 				t.Errorf("stale: %+v, %v", v, err)
 			}
@@ -287,7 +289,7 @@ func TestTimeBeforeTheGateCounts(t *testing.T) {
 		j := b.job("j", 15_000)
 		time.Sleep(3 * time.Second)
 		v, err := b.Submit(b.ctx, j)
-		if err != nil || v.SlackMS != 10_000 || v.DeadlineMS-v.NowMS != 12_000 {
+		if err != nil || v.SlackMS != 10_000 || v.DeadlineAtMS-v.NowMS != 12_000 {
 			t.Errorf("%+v, %v", v, err)
 		}
 		j = b.job("k", 15_000)
@@ -342,7 +344,7 @@ func TestRescue(t *testing.T) {
 			if rows, _ := b.store.MissPage(b.ctx, "", 10); len(rows.Rows) != 0 {
 				t.Errorf("misses %+v", rows.Rows)
 			}
-			if lease, err := b.store.Renew(b.ctx, c, time.Minute); lease != redisstore.LeaseHeld || err != nil {
+			if lease, err := b.store.Renew(b.ctx, c, time.Minute); lease != broker.LeaseHeld || err != nil {
 				t.Errorf("%v, %v", lease, err)
 			}
 			b.watched.err = broker.ErrUnavailable
@@ -404,7 +406,7 @@ func TestFlagsHoldForTheNextDecision(t *testing.T) {
 // Flags that change faster than they can be read are a 503, not a loop.
 func TestFlagsThatNeverSettle(t *testing.T) {
 	inBubble(t, slackgate.Seed, func(b *bench) {
-		b.watched.alter = func(a *redisstore.Admitted) { *a = redisstore.Admitted{NowMS: a.NowMS, FlagsChanged: true} }
+		b.watched.alter = func(a *broker.OfferResults) { *a = broker.OfferResults{NowMS: a.NowMS, FlagsChanged: true} }
 		if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
 			t.Errorf("%+v, %v", v, err)
 		}

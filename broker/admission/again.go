@@ -11,12 +11,17 @@ import (
 // Move offers a waiting job of a pool that is being drained to the class's
 // other pool, with the slack it has left. It reports whether that pool took
 // it.
-func (a *Admitter) Move(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error) {
-	job := broker.Job{
-		ID: v.ID, Class: v.Class, Producer: v.Producer, DeadlineMS: v.DeadlineAtMS - nowMS, ReserveMS: v.ReserveMS,
-		Prefer: [2]slackgate.Path{to}, FirstByteOnly: v.FirstByteOnly, MaxOutputTokens: v.MaxOutputTokens, ReceivedAt: time.Now(),
+func (a *Admitter) Move(ctx context.Context, v *broker.Job, to slackgate.Path, nowMS int64) (bool, error) {
+	p := &pending{
+		job: &broker.Submission{
+			Spec: broker.Spec{
+				ID: v.ID, Class: v.Class, Producer: v.Producer, Prefer: [2]slackgate.Path{to},
+				FirstByteOnly: v.FirstByteOnly, MaxOutputTokens: v.MaxOutputTokens,
+			},
+			DeadlineInMS: v.DeadlineAtMS - nowMS, ReceivedAt: time.Now(),
+		},
+		reserveMS: v.ReserveMS, move: true,
 	}
-	p := &pending{job: &job, move: true}
 	if to == slackgate.Paid { // where it may cost something
 		var err error
 		if p.textBytes, err = a.Store.TextBytes(ctx, v.ID); err != nil {
@@ -30,11 +35,10 @@ func (a *Admitter) Move(ctx context.Context, v *broker.View, to slackgate.Path, 
 // pool, with the slack it has left. It reports whether that pool took it: the
 // claim is then void.
 func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
-	job := c.Job
-	job.Prefer = [2]slackgate.Path{slackgate.Paid}
 	// What is left is counted from the claim.
-	job.DeadlineMS, job.ReceivedAt = c.DeadlineAtMS-c.NowMS, c.ClaimedAt
-	return a.again(ctx, &pending{job: &job, claim: c})
+	job := broker.Submission{Spec: c.Spec, DeadlineInMS: c.DeadlineAtMS - c.NowMS, ReceivedAt: c.ClaimedAt}
+	job.Prefer = [2]slackgate.Path{slackgate.Paid}
+	return a.again(ctx, &pending{job: &job, reserveMS: c.ReserveMS, claim: c})
 }
 
 // again offers a job that is on record already.

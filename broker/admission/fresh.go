@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"leeway/broker/redisstore"
+	"leeway/broker"
 	"leeway/slackgate"
 )
 
@@ -38,7 +38,7 @@ type kind struct {
 }
 
 func kindOf(p *pending) kind {
-	return kind{p.job.Class, p.job.Prefer, p.job.FirstByteOnly, p.reserve}
+	return kind{p.job.Class, p.job.Prefer, p.job.FirstByteOnly, p.job.ReserveMS}
 }
 
 // refusal is what the store answered last to jobs of a kind, and how many of
@@ -107,8 +107,8 @@ func (a *Admitter) refuseFresh(p *pending) bool {
 		a.fresh.mu.Unlock()
 		return false
 	}
-	left := p.job.DeadlineMS - now.Sub(p.job.ReceivedAt).Milliseconds()
-	reserve := max(p.reserve, r.class.ReserveMS)
+	left := p.job.LeftMS(now)
+	reserve := max(p.job.ReserveMS, r.class.ReserveMS)
 	slack := left - reserve
 	if slack <= 0 || slack > r.slackMS || r.limited(p.job.Producer) || !a.count(r, p.job.Producer) {
 		a.fresh.mu.Unlock()
@@ -118,7 +118,7 @@ func (a *Admitter) refuseFresh(p *pending) bool {
 	state, policy := r.state, r.class.Policy
 	a.fresh.mu.Unlock()
 
-	p.job.ReserveMS = reserve
+	p.reserveMS = reserve
 	nowMS := a.Store.NowMS()
 	v := verdictOf(p, &state, policy, nowMS, left)
 	if v.Admitted() { // the state is another's: what it says of this job is not for it to say
@@ -149,7 +149,7 @@ func (a *Admitter) count(r *refusal, producer string) bool {
 }
 
 // untold takes the counts that are to go with the next call.
-func (a *Admitter) untold(pools *[slackgate.NumPaths]redisstore.PoolPolicy) {
+func (a *Admitter) untold(pools *[slackgate.NumPaths]broker.PoolPolicy) {
 	a.fresh.mu.Lock()
 	defer a.fresh.mu.Unlock()
 	for _, path := range slackgate.Paths {
@@ -161,7 +161,7 @@ func (a *Admitter) untold(pools *[slackgate.NumPaths]redisstore.PoolPolicy) {
 // tellAgain puts counts back that the store has not taken. Those of a call
 // whose answer was lost are not put back: the store may have them, and too many
 // would take places from whom they count against.
-func (a *Admitter) tellAgain(pools *[slackgate.NumPaths]redisstore.PoolPolicy) {
+func (a *Admitter) tellAgain(pools *[slackgate.NumPaths]broker.PoolPolicy) {
 	a.fresh.mu.Lock()
 	defer a.fresh.mu.Unlock()
 	for _, path := range slackgate.Paths {
@@ -184,13 +184,13 @@ func (a *Admitter) anyUntold() bool {
 
 // learn keeps what was answered to a job by a call whose answer came at some
 // time.
-func (a *Admitter) learn(p *pending, adm *redisstore.Admission, at time.Time) {
+func (a *Admitter) learn(p *pending, adm *broker.OfferResult, at time.Time) {
 	a.fresh.mu.Lock()
 	defer a.fresh.mu.Unlock()
 	k, v := kindOf(p), &p.verdict
 	r := a.fresh.kinds[k]
 	if v.Admitted() {
-		if r != nil && p.offer.SlackMS <= r.slackMS {
+		if r != nil && p.offer.SlackMS() <= r.slackMS {
 			r.at = time.Time{}
 		}
 		return
@@ -209,12 +209,12 @@ func (a *Admitter) learn(p *pending, adm *redisstore.Admission, at time.Time) {
 		a.fresh.kinds[k] = r
 	}
 	r.refused(time.Now())
-	upTo, job := int64(slackgate.Unbounded), p.job.Gate(0)
+	upTo, job := int64(slackgate.Unbounded), p.job.Gate(0, p.reserveMS)
 	for i := range p.offer.Bounds {
 		b := &p.offer.Bounds[i]
 		upTo = min(upTo, b.RefusedUpToMS(&adm.Pools[b.Path], &job))
 	}
-	upTo = max(upTo, p.offer.SlackMS)
+	upTo = max(upTo, p.offer.SlackMS())
 	if r.at.Equal(at) && upTo < r.slackMS {
 		return // the same call refused one with more
 	}

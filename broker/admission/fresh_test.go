@@ -31,7 +31,7 @@ func (b *bench) flood(deadlineMS int64) {
 }
 
 // asks reports whether a job's submission calls the store, and its verdict.
-func (b *bench) asks(j *broker.Job) (bool, broker.Verdict) {
+func (b *bench) asks(j *broker.Submission) (bool, broker.Verdict) {
 	b.t.Helper()
 	before := len(b.calls())
 	v, err := b.Submit(b.ctx, j)
@@ -45,7 +45,7 @@ func TestFloodIsRefusedWithoutAsking(t *testing.T) {
 	inBubble(t, slackgate.Predictive, func(b *bench) {
 		b.flood(15_000)
 		asked, v := b.asks(b.job("like", 15_000))
-		if asked || v.Reason != slackgate.ReasonNoSlack || v.SlackMS != 13_000 || v.RetryAfterMS <= 0 || v.NowMS == 0 || v.DeadlineMS != v.NowMS+15_000 {
+		if asked || v.Reason != slackgate.ReasonNoSlack || v.SlackMS != 13_000 || v.RetryAfterMS <= 0 || v.NowMS == 0 || v.DeadlineAtMS != v.NowMS+15_000 {
 			t.Errorf("asked %v, %+v", asked, v)
 		}
 		if got := b.seen.verdicts[len(b.seen.verdicts)-1]; got.JobID != "like" || got.Reason != slackgate.ReasonNoSlack {
@@ -59,12 +59,12 @@ func TestFloodIsRefusedWithoutAsking(t *testing.T) {
 			t.Errorf("a little more slack: asked %v, %+v", asked, v)
 		}
 		// What the store has to know of goes there.
-		for name, change := range map[string]func(j *broker.Job){
-			"more slack":    func(j *broker.Job) { j.DeadlineMS += 2_000 },
-			"a key":         func(j *broker.Job) { j.Key = broker.IdempotencyKey{Value: "k", BodyHash: "h"} },
-			"another class": func(j *broker.Job) { j.Class = "d" },
-			"other pools":   func(j *broker.Job) { j.Prefer = [2]slackgate.Path{slackgate.Paid, slackgate.Free} },
-			"no slack left": func(j *broker.Job) { j.DeadlineMS = 1_000 },
+		for name, change := range map[string]func(j *broker.Submission){
+			"more slack":    func(j *broker.Submission) { j.DeadlineInMS += 2_000 },
+			"a key":         func(j *broker.Submission) { j.Key = broker.IdempotencyKey{Value: "k", BodyHash: "h"} },
+			"another class": func(j *broker.Submission) { j.Class = "d" },
+			"other pools":   func(j *broker.Submission) { j.Prefer = [2]slackgate.Path{slackgate.Paid, slackgate.Free} },
+			"no slack left": func(j *broker.Submission) { j.DeadlineInMS = 1_000 },
 		} {
 			j := b.job(name, 15_000)
 			change(j)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
 
@@ -22,10 +21,10 @@ func flooded(t *testing.T, every time.Duration) (steady, flood, refusedSteady in
 	reasons = map[slackgate.Reason]int{}
 	inBubble(t, slackgate.Predictive, func(b *bench) {
 		ctx, stop := context.WithCancel(context.Background())
-		if err := b.store.Leave(ctx, redisstore.Worker{ID: "paid", Path: slackgate.Paid, Slots: 8}); err != nil {
+		if err := b.store.Leave(ctx, broker.Worker{ID: "paid", Path: slackgate.Paid, Slots: 8}); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.store.Beat(ctx, redisstore.Worker{ID: "two", Path: slackgate.Paid, Slots: 2}, time.Hour); err != nil {
+		if err := b.store.Beat(ctx, broker.Worker{ID: "two", Path: slackgate.Paid, Slots: 2}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup

@@ -83,7 +83,8 @@ func TestConcurrentSubmissionsShareACall(t *testing.T) {
 		if len(b.seen.verdicts) != 202 || admitted != 8 {
 			t.Errorf("%d decisions observed, %d admitted", len(b.seen.verdicts), admitted)
 		}
-		// One for each slot that is free.
+		// One for each slot that is free. They are written beside the verdicts.
+		synctest.Wait()
 		if p, err := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 8 || err != nil {
 			t.Errorf("%d tickets, %v", p, err)
 		}
@@ -130,8 +131,8 @@ func TestLinesGoOneCallAfterTheOther(t *testing.T) {
 			}
 			if i == 0 {
 				due = v.NowMS - (4 * coalesce.LateAfter).Milliseconds() + 15_000
-			} else if v.DeadlineMS > due {
-				t.Errorf("waiting for its turn has given line %d %d ms more", i+1, v.DeadlineMS-due)
+			} else if v.DeadlineAtMS > due {
+				t.Errorf("waiting for its turn has given line %d %d ms more", i+1, v.DeadlineAtMS-due)
 			}
 		}
 		release = b.paused()
@@ -238,7 +239,7 @@ func TestNobodyHangsWhenRunIsOver(t *testing.T) {
 			_ = a.Run(context.Background())
 		})
 		for range 3 {
-			v, err := a.Submit(context.Background(), &broker.Job{ID: "j", DeadlineMS: 1000, ReceivedAt: time.Now()})
+			v, err := a.Submit(context.Background(), &broker.Submission{Spec: broker.Spec{ID: "j"}, DeadlineInMS: 1000, ReceivedAt: time.Now()})
 			if !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
 				t.Errorf("%+v, %v", v, err)
 			}

@@ -9,7 +9,6 @@ import (
 	"leeway/broker"
 	"leeway/broker/coalesce"
 	"leeway/broker/faultpoint"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
 
@@ -19,13 +18,13 @@ const flagTries = 3
 
 // offer works out the bounds of each job and has the store check them when turn
 // says so.
-func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (redisstore.Admitted, error) {
+func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (broker.OfferResults, error) {
 	for range flagTries {
 		s := a.Settings()
 		if err := a.bound(ctx, &s, batch); err != nil {
-			return redisstore.Admitted{}, err
+			return broker.OfferResults{}, err
 		}
-		offers := make([]redisstore.Offer, len(batch))
+		offers := make([]broker.Offer, len(batch))
 		for i, p := range batch {
 			offers[i] = p.offer
 		}
@@ -58,7 +57,7 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() erro
 			return got, err
 		}
 	}
-	return redisstore.Admitted{}, fmt.Errorf("%w: the flags change faster than they can be read", broker.ErrUnavailable)
+	return broker.OfferResults{}, fmt.Errorf("%w: the flags change faster than they can be read", broker.ErrUnavailable)
 }
 
 // bound works out what the pools must satisfy to take each job.
@@ -67,7 +66,7 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 	for _, p := range batch {
 		p.class, p.limits = s.Class(p.job.Class), s.Quota
 		if !p.onRecord() { // of a job on record the reserve is fixed
-			p.job.ReserveMS = max(p.reserve, p.class.ReserveMS)
+			p.reserveMS = max(p.job.ReserveMS, p.class.ReserveMS)
 		}
 		ladders = ladders || p.class.Policy.Rule == slackgate.Predictive
 	}
@@ -89,13 +88,12 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		}
 	}
 	for _, p := range batch {
-		left := p.job.DeadlineMS - time.Since(p.job.ReceivedAt).Milliseconds()
-		slack := left - p.job.ReserveMS
-		p.offer = redisstore.Offer{
-			Job: p.job, DeadlineMS: left, SlackMS: slack, Miss: slack <= 0 && !p.onRecord(),
-			Held: p.claim, Move: p.move,
-			Bounds: p.bounds(&known, s, slack),
+		p.offer = broker.Offer{
+			Job: p.job, LeftMS: p.job.LeftMS(time.Now()), ReserveMS: p.reserveMS, Claim: p.claim, Move: p.move,
 		}
+		slack := p.offer.SlackMS()
+		p.offer.Miss = slack <= 0 && !p.onRecord()
+		p.offer.Bounds = p.bounds(&known, s, slack)
 		if s.Budgets != nil {
 			p.charge(s)
 		}
@@ -125,7 +123,7 @@ func (p *pending) charge(s *Settings) {
 	p.offer.Budgets = s.Budgets(p.job.Producer, p.job.Class)
 	for i := range p.offer.Budgets {
 		if p.offer.Budgets[i].Set {
-			p.offer.CostMicro = s.LargestCost(Size{p.job.Class, p.bytes(), p.job.MaxOutputTokens, p.offer.DeadlineMS})
+			p.offer.CostMicro = s.LargestCost(Size{p.job.Class, p.bytes(), p.job.MaxOutputTokens, p.offer.LeftMS})
 			return
 		}
 	}
@@ -136,7 +134,7 @@ func (p *pending) charge(s *Settings) {
 // ladders serve larger ones by now, it is asked for as much more as it must be,
 // on the safe side.
 func (p *pending) bounds(known *slackgate.Snapshot, s *Settings, slackMS int64) [2]slackgate.Bound {
-	job := p.job.Gate(0)
+	job := p.job.Gate(0, p.reserveMS)
 	if more := s.MinReserveMS - job.ReserveMS; p.onRecord() && more > 0 &&
 		s.MinReserveMS != slackgate.Unbounded && !job.FirstByteOnly {
 		job.ReserveMS += more

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
 
@@ -16,16 +15,16 @@ var errDisagree = errors.New("the store's check and the gate's rule disagree")
 
 // decide names what came of each job of a call that the store has answered, and
 // has tickets written for what it has promised.
-func (a *Admitter) decide(jobs []*pending, got redisstore.Admitted) {
+func (a *Admitter) decide(jobs []*pending, got broker.OfferResults) {
 	at, down := time.Now(), false
 	var tickets [slackgate.NumPaths]int64
 	for i, p := range jobs {
 		switch adm := &got.Jobs[i]; adm.Bound {
-		case redisstore.KeySame:
+		case broker.KeySame:
 			p.same = adm.BoundTo
-		case redisstore.KeyConflict:
+		case broker.KeyConflict:
 			p.err = broker.ErrKeyConflict
-		case redisstore.BatchGone:
+		case broker.BatchGone:
 			p.err = broker.ErrBatchCancelled
 		default:
 			p.verdict = a.verdict(p, &got, i)
@@ -68,12 +67,12 @@ func (a *Admitter) explain(jobs []*pending) {
 
 // verdict names the reason and the numbers of one decision from the state the
 // script saw when it made it.
-func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.Verdict {
+func (a *Admitter) verdict(p *pending, got *broker.OfferResults, i int) broker.Verdict {
 	adm := &got.Jobs[i]
 	for _, path := range slackgate.Paths {
 		adm.Pools[path].Closed = p.class.Closed[path]
 	}
-	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, got.NowMS, p.offer.DeadlineMS)
+	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, got.NowMS, p.offer.LeftMS)
 	if v.Path != adm.Path {
 		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", v.Path.String())
 		v.Path = adm.Path
@@ -88,18 +87,18 @@ func (a *Admitter) verdict(p *pending, got *redisstore.Admitted, i int) broker.V
 // verdictOf is what the rule says of a job with leftMS to its deadline.
 func verdictOf(p *pending, s *slackgate.Snapshot, policy slackgate.Policy, nowMS, leftMS int64) broker.Verdict {
 	deadline := nowMS + leftMS
-	job := p.job.Gate(deadline)
+	job := p.job.Gate(deadline, p.reserveMS)
 	job.Spread, job.CostMicro = rand.Float64(), p.offer.CostMicro
 	return broker.Verdict{
-		JobID: p.job.ID, Result: slackgate.Decide(s, job, policy, nowMS), NowMS: nowMS, DeadlineMS: deadline,
-		ReserveMS: p.job.ReserveMS, Quota: s.Quota,
+		JobID: p.job.ID, Result: slackgate.Decide(s, job, policy, nowMS), NowMS: nowMS, DeadlineAtMS: deadline,
+		ReserveMS: p.reserveMS, Quota: s.Quota,
 	}
 }
 
 // firstVerdict is the verdict of a job on record.
-func firstVerdict(view *broker.View) broker.Verdict {
+func firstVerdict(view *broker.Job) broker.Verdict {
 	v := broker.Verdict{
-		JobID: view.ID, NowMS: view.AcceptedMS, DeadlineMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
+		JobID: view.ID, NowMS: view.AcceptedAtMS, DeadlineAtMS: view.DeadlineAtMS, ReserveMS: view.ReserveMS, Repeated: true,
 		Result: slackgate.Result{
 			Path: view.Path, Reason: slackgate.Reason(view.Path.String()),
 			SlackMS: view.Admission.SlackMS, PredictedWaitMS: view.Admission.PredictedWaitMS,
@@ -110,28 +109,28 @@ func firstVerdict(view *broker.View) broker.Verdict {
 }
 
 // refuse is the verdict when the gate cannot know.
-func (a *Admitter) refuse(job *broker.Job) broker.Verdict {
+func (a *Admitter) refuse(job *broker.Submission, reserveMS int64) broker.Verdict {
 	return broker.Verdict{
 		JobID:     job.ID,
-		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.DeadlineMS - job.ReserveMS},
+		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.DeadlineInMS - reserveMS},
 		NowMS:     a.Store.NowMS(),
-		ReserveMS: job.ReserveMS,
+		ReserveMS: reserveMS,
 	}
 }
 
 // DryRun says what the gate would answer to a job now, without promising
 // anything.
-func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict, *redisstore.GateState, error) {
+func (a *Admitter) DryRun(ctx context.Context, job *broker.Submission) (broker.Verdict, *broker.GateState, error) {
 	if err := a.RefreshFlags(ctx); err != nil {
-		return a.refuse(job), nil, err
+		return a.refuse(job, job.ReserveMS), nil, err
 	}
 	s := a.Settings()
 	st, err := a.Store.State(ctx, s.Pools)
 	if err != nil {
-		return a.refuse(job), nil, err
+		return a.refuse(job, job.ReserveMS), nil, err
 	}
 	class := s.Class(job.Class)
-	job.ReserveMS = max(job.ReserveMS, class.ReserveMS)
+	reserveMS := max(job.ReserveMS, class.ReserveMS)
 	snap := slackgate.Snapshot{Pools: st.Pools}
 	for _, path := range slackgate.Paths {
 		snap.Pools[path].Closed = class.Closed[path]
@@ -140,7 +139,7 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict,
 	if class.Policy.Rule == slackgate.Predictive {
 		v, err := a.trusted(ctx)
 		if err != nil {
-			return a.refuse(job), nil, err
+			return a.refuse(job, job.ReserveMS), nil, err
 		}
 		for _, path := range slackgate.Paths {
 			p := &snap.Pools[path]
@@ -149,7 +148,7 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict,
 			p.Ahead = p.Waiting
 		}
 	}
-	deadline := st.NowMS + job.DeadlineMS
-	res := slackgate.Decide(&snap, job.Gate(deadline), class.Policy, st.NowMS)
-	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineMS: deadline, ReserveMS: job.ReserveMS}, st, nil
+	deadline := st.NowMS + job.DeadlineInMS
+	res := slackgate.Decide(&snap, job.Gate(deadline, reserveMS), class.Policy, st.NowMS)
+	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineAtMS: deadline, ReserveMS: reserveMS}, st, nil
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"leeway/broker/redisstore"
+	"leeway/broker"
 	"leeway/slackgate"
 )
 
@@ -22,7 +22,7 @@ const (
 // replaced as a whole.
 type view struct {
 	at    time.Time
-	pools [slackgate.NumPaths]redisstore.PoolPolicy
+	pools [slackgate.NumPaths]broker.PoolPolicy
 	state [slackgate.NumPaths]slackgate.PoolState
 }
 

@@ -231,12 +231,12 @@ func (a *Archiver) count(ctx context.Context, w *writer, k ledger.Kind, at *posi
 
 // batch archives rows after a position, at most BatchRows, and moves it.
 func batch[T any](ctx context.Context, a *Archiver, w *writer, k ledger.Kind, at *position,
-	read func(ctx context.Context, cursor string, limit int) (*redisstore.Page[T], error), id func(*T) string, to *table[T],
+	read func(ctx context.Context, cursor string, limit int) (*broker.Page[T], error), id func(*T) string, to *table[T],
 ) (int, error) {
 	var rows []T
 	cursor := at.id
 	for len(rows) < a.BatchRows {
-		p, err := read(ctx, cursor, min(a.BatchRows-len(rows), redisstore.MaxPage))
+		p, err := read(ctx, cursor, min(a.BatchRows-len(rows), broker.MaxPage))
 		if err != nil {
 			return 0, err
 		}

@@ -204,7 +204,7 @@ var missTable = &table[broker.MissRow]{
 		ms, seq := split(r.ID)
 		return []any{
 			deployment, ms, seq, text(r.JobID), r.Path.String(), text(r.Class), text(r.Producer), text(r.Backend), text(string(r.Outcome)),
-			text(string(r.Cause)), r.AtMS, r.DeadlineMS, r.SlackMS, r.QueueAgeMS, r.PredictedWaitMS, r.QueueWaitMS, r.FirstByteMS, r.LateByMS,
+			text(string(r.Cause)), r.AtMS, r.DeadlineAtMS, r.SlackMS, r.QueueAgeMS, r.PredictedWaitMS, r.QueueWaitMS, r.FirstByteMS, r.LateByMS,
 		}
 	},
 }

@@ -92,22 +92,22 @@ func (w *world) run(o Options) (stop func()) {
 // book books n attempts and n arrivals without slack.
 func (w *world) book(n int) {
 	w.t.Helper()
-	var rows []redisstore.Settlement
-	var offers []redisstore.Offer
+	var rows []broker.SpendRow
+	var offers []broker.Offer
 	for range n {
 		w.spent++
 		row := broker.SpendRow{
 			JobID: fmt.Sprintf("job-%d", w.spent), Attempt: 1, Path: slackgate.Paid, Class: "c", Producer: "p\x00", Backend: "b",
-			Currency: "USD", PriceVersion: "1", MaxCostMicro: 10,
+			Currency: "USD", PriceVersion: "1", MaxCostMicro: 10, Priced: true, MaxInputTokens: 1, MaxOutputTokens: 1,
 		}
-		w.must(w.OpenProbe(bg, &row, true, 1, 1))
+		w.must(w.OpenProbe(bg, &row))
 		row.InputTokens, row.OutputTokens, row.CostMicro, row.Known, row.Result = 2, 3, int64(w.spent), broker.KnownReported, "whole"
-		rows = append(rows, redisstore.Settlement{SpendRow: row, Priced: true})
-		j := &broker.Job{ID: fmt.Sprintf("late-%d", w.spent), Class: "c", DeadlineMS: 1000, ReserveMS: 2000}
-		offers = append(offers, redisstore.Offer{Job: j, DeadlineMS: 1000, SlackMS: -1000, Miss: true})
+		rows = append(rows, row)
+		j := &broker.Submission{Spec: broker.Spec{ID: fmt.Sprintf("late-%d", w.spent), Class: "c"}, DeadlineInMS: 1000, ReserveMS: 2000}
+		offers = append(offers, broker.Offer{Job: j, LeftMS: 1000, ReserveMS: 2000, Miss: true})
 	}
 	w.must(w.Settle(bg, rows...))
-	_, err := w.Admit(bg, &flag.Table{}, [slackgate.NumPaths]redisstore.PoolPolicy{}, offers)
+	_, err := w.Admit(bg, &flag.Table{}, [slackgate.NumPaths]broker.PoolPolicy{}, offers)
 	w.must(err)
 }
 
@@ -116,13 +116,13 @@ func (w *world) book(n int) {
 func (w *world) bookOne(ctx context.Context, n int) error {
 	row := broker.SpendRow{
 		JobID: fmt.Sprintf("job-%d", n), Attempt: 1, Path: slackgate.Paid, Class: "c", Producer: "p", Backend: "b",
-		Currency: "USD", PriceVersion: "1", MaxCostMicro: 10,
+		Currency: "USD", PriceVersion: "1", MaxCostMicro: 10, Priced: true, MaxInputTokens: 1, MaxOutputTokens: 1,
 	}
-	if err := w.OpenProbe(ctx, &row, true, 1, 1); err != nil {
+	if err := w.OpenProbe(ctx, &row); err != nil {
 		return err
 	}
 	row.InputTokens, row.OutputTokens, row.CostMicro, row.Known, row.Result = 2, 3, 5, broker.KnownReported, "whole"
-	return w.Settle(ctx, redisstore.Settlement{SpendRow: row, Priced: true})
+	return w.Settle(ctx, row)
 }
 
 func (w *world) query(sql string, into ...any) {

@@ -82,7 +82,7 @@ func TestWaitAsksAgain(t *testing.T) {
 		if r.URL.EscapedPath() != "/v1/jobs/a%2Fb" || r.URL.Query().Get("wait") != "30s" {
 			t.Errorf("%s", r.URL)
 		}
-		v := broker.View{ID: "a/b", State: broker.StateRunning, Path: slackgate.Paid}
+		v := broker.Job{ID: "a/b", State: broker.StateRunning, Path: slackgate.Paid}
 		if asked == 3 {
 			v.State, v.Outcome = broker.StateDone, broker.OutcomeUsable
 		}
@@ -134,7 +134,7 @@ func TestLedgersFollowTheirPages(t *testing.T) {
 
 func TestGetWithoutWaiting(t *testing.T) {
 	c := served(t, func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(broker.View{ID: r.URL.Query().Get("wait"), Path: slackgate.Paid})
+		_ = json.NewEncoder(w).Encode(broker.Job{ID: r.URL.Query().Get("wait"), Path: slackgate.Paid})
 	})
 	if v, err := c.Get(context.Background(), "j", 0*time.Second); err != nil || v.ID != "0s" {
 		t.Errorf("%+v, %v", v, err)

@@ -45,12 +45,12 @@ func (c *Client) Submit(ctx context.Context, job *Job) (*wire.Verdict, error) {
 func jobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
 
 // Get reads a job, waiting up to wait for its end.
-func (c *Client) Get(ctx context.Context, id string, wait time.Duration) (*broker.View, error) {
-	return get[broker.View](ctx, c, jobPath(id)+"?wait="+wait.String())
+func (c *Client) Get(ctx context.Context, id string, wait time.Duration) (*broker.Job, error) {
+	return get[broker.Job](ctx, c, jobPath(id)+"?wait="+wait.String())
 }
 
 // Wait reads a job until it has ended or ctx is done.
-func (c *Client) Wait(ctx context.Context, id string) (*broker.View, error) {
+func (c *Client) Wait(ctx context.Context, id string) (*broker.Job, error) {
 	for {
 		v, err := c.Get(ctx, id, 30*time.Second)
 		if err != nil || v.State == broker.StateDone {
@@ -104,7 +104,7 @@ const MaxEventBytes = 16 << 20
 
 // Events tells of a job's events, those that have happened already first, until
 // its outcome, which it returns.
-func (c *Client) Events(ctx context.Context, id string, tell func(Event)) (*broker.View, error) {
+func (c *Client) Events(ctx context.Context, id string, tell func(Event)) (*broker.Job, error) {
 	body, err := c.stream(ctx, jobPath(id)+"/events")
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (c *Client) Events(ctx context.Context, id string, tell func(Event)) (*brok
 			}
 			tell(e)
 			if e.Name == wire.EventOutcome {
-				var v broker.View
+				var v broker.Job
 				if err := json.Unmarshal(e.Data, &v); err != nil {
 					return nil, fmt.Errorf("outcome: %w", err)
 				}

@@ -93,8 +93,8 @@ type Entry struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason"`
 	AtMS   int64  `json:"at_ms"`
-	// UntilMS is when it ends by itself; 0: when it is cleared.
-	UntilMS int64 `json:"until_ms,omitempty"`
+	// UntilAtMS is when it ends by itself; 0: when it is cleared.
+	UntilAtMS int64 `json:"until_ms,omitempty"`
 }
 
 // Key is the entry's place in the store.
@@ -109,7 +109,7 @@ func Key(n Name, class string) string {
 }
 
 // live reports whether the entry holds at nowMS.
-func (e *Entry) live(nowMS int64) bool { return e.UntilMS == 0 || nowMS < e.UntilMS }
+func (e *Entry) live(nowMS int64) bool { return e.UntilAtMS == 0 || nowMS < e.UntilAtMS }
 
 // Table is all entries as read from the store at one moment. It is read-only.
 type Table struct {
@@ -127,13 +127,13 @@ func NewTable(version int64, entries []Entry) *Table {
 	return t
 }
 
-// ValidUntilMS is when the first live entry expires: decisions made from the
+// ValidUntilAtMS is when the first live entry expires: decisions made from the
 // table hold until then. 0: no entry expires.
-func (t *Table) ValidUntilMS(nowMS int64) int64 {
+func (t *Table) ValidUntilAtMS(nowMS int64) int64 {
 	var until int64
 	for _, e := range t.entries {
-		if e.UntilMS > nowMS && (until == 0 || e.UntilMS < until) {
-			until = e.UntilMS
+		if e.UntilAtMS > nowMS && (until == 0 || e.UntilAtMS < until) {
+			until = e.UntilAtMS
 		}
 	}
 	return until
@@ -272,8 +272,8 @@ type Change struct {
 	To     string `json:"to"`   // empty: cleared
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason"`
-	// UntilMS is when the new value ends by itself; 0: when it is cleared.
-	UntilMS int64 `json:"until_ms,omitempty"`
+	// UntilAtMS is when the new value ends by itself; 0: when it is cleared.
+	UntilAtMS int64 `json:"until_ms,omitempty"`
 }
 
 // Unreadable stands for a value in the store that nobody can read.

@@ -43,7 +43,7 @@ func TestApply(t *testing.T) {
 		nowMS int64
 		open  bool
 	}{{9, false}, {10, true}} { // until is the first instant at which it no longer holds
-		if v := apply("a", tt.nowMS, Entry{Name: AdmitFree, Value: "0", UntilMS: 10}); v.AdmitFree != tt.open {
+		if v := apply("a", tt.nowMS, Entry{Name: AdmitFree, Value: "0", UntilAtMS: 10}); v.AdmitFree != tt.open {
 			t.Errorf("at %d ms: open %v", tt.nowMS, v.AdmitFree)
 		}
 	}
@@ -57,9 +57,9 @@ func TestApply(t *testing.T) {
 }
 
 func TestValidUntil(t *testing.T) {
-	table := NewTable(1, []Entry{{Name: AdmitFree, Value: "0", UntilMS: 50}, {Name: AdmitPaid, Value: "1"}, {Name: Reserve, Value: "1", UntilMS: 20}})
+	table := NewTable(1, []Entry{{Name: AdmitFree, Value: "0", UntilAtMS: 50}, {Name: AdmitPaid, Value: "1"}, {Name: Reserve, Value: "1", UntilAtMS: 20}})
 	for _, tt := range []struct{ nowMS, want int64 }{{0, 20}, {19, 20}, {20, 50}, {50, 0}} {
-		if got := table.ValidUntilMS(tt.nowMS); got != tt.want {
+		if got := table.ValidUntilAtMS(tt.nowMS); got != tt.want {
 			t.Errorf("at %d: %d; want %d", tt.nowMS, got, tt.want)
 		}
 	}

@@ -18,7 +18,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/admission"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 )
 
@@ -132,7 +131,7 @@ func (r *run) answer(ctx context.Context, lines <-chan inFlight, to *lineStream)
 		if gone == nil && len(lines) == 0 {
 			r.c.Response().Flush()
 		}
-		if len(r.said) > 0 && len(lines) == 0 || len(r.said) >= batchWindow || time.Since(r.told) > redisstore.BatchReceiving/4 {
+		if len(r.said) > 0 && len(lines) == 0 || len(r.said) >= batchWindow || time.Since(r.told) > broker.BatchReceiving/4 {
 			r.list(ctx, false)
 		}
 	}
@@ -170,7 +169,7 @@ func (r *run) list(ctx context.Context, last bool) bool {
 	ctx = context.WithoutCancel(ctx)
 	r.told = time.Now()
 	for {
-		n := min(len(r.said), redisstore.MaxLines)
+		n := min(len(r.said), broker.MaxLines)
 		if err := r.Store.SetLines(ctx, r.batch, last && n == len(r.said), r.said[:n]...); err != nil {
 			r.Log.Warn("verdicts of a batch not put on record yet", "batch_id", r.batch, "lines", len(r.said), "error", err)
 			return false

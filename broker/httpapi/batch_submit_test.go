@@ -137,7 +137,7 @@ func (l leaving) Read([]byte) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
-func (a *api) admittedJobs() []*broker.View {
+func (a *api) admittedJobs() []*broker.Job {
 	a.t.Helper()
 	jobs, _, err := a.store.RecentJobs(context.Background(), "", true, "", 1000)
 	a.must(err)

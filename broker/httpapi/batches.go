@@ -24,7 +24,7 @@ func gateSays(reason string) bool {
 
 func (s *Server) progress(b *broker.Batch) *wire.Batch {
 	out := &wire.Batch{
-		BatchID: b.ID, Producer: b.Producer, CreatedAtMS: b.CreatedMS, CancelledAtMS: b.CancelledMS, ExpiresAtMS: b.ExpiresMS,
+		BatchID: b.ID, Producer: b.Producer, CreatedAtMS: b.CreatedAtMS, CancelledAtMS: b.CancelledAtMS, ExpiresAtMS: b.ExpiresAtMS,
 		Lines: b.Lines, Admitted: b.Admitted(), Pending: b.Pending(), Verdicts: b.Said, Outcomes: b.Ended,
 	}
 	for reason, n := range b.Said {
@@ -36,15 +36,15 @@ func (s *Server) progress(b *broker.Batch) *wire.Batch {
 			out.Invalid += n
 		}
 	}
-	if out.Pending > 0 && s.Store.NowMS() > b.DueMS+lostAfter.Milliseconds() {
+	if out.Pending > 0 && s.Store.NowMS() > b.DueAtMS+lostAfter.Milliseconds() {
 		out.Lost, out.Pending = out.Pending, 0
 	}
 	switch {
-	case b.ReceivingUntilMS > s.Store.NowMS() && b.CancelledMS == 0:
+	case b.ReceivingEndsAtMS > s.Store.NowMS() && b.CancelledAtMS == 0:
 		out.Status = wire.BatchReceiving
 	case out.Pending > 0:
 		out.Status = wire.BatchInProgress
-	case b.CancelledMS > 0:
+	case b.CancelledAtMS > 0:
 		out.Status = wire.BatchCancelled
 	default:
 		out.Status = wire.BatchDone
@@ -158,7 +158,7 @@ func (s *Server) cancelBatch(c echo.Context) error {
 			return err
 		}
 		for _, what := range met {
-			out.Results[string(what)]++
+			out.Results[string(what.Result)]++
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
@@ -76,10 +75,10 @@ func TestBudgetRefusals(t *testing.T) {
 			if c == nil {
 				break
 			}
-			row := broker.SpendRow{JobID: c.ID, Attempt: 1, Path: c.Path, Class: c.Class, Producer: c.Producer, Backend: "b", Currency: "USD", MaxCostMicro: 800}
-			a.must(a.store.OpenSpend(context.Background(), c, &row, true, 1, 1))
+			row := broker.SpendRow{JobID: c.ID, Attempt: 1, Path: c.Path, Class: c.Class, Producer: c.Producer, Backend: "b", Currency: "USD", Priced: true, MaxCostMicro: 800}
+			a.must(a.store.OpenSpend(context.Background(), c, &row))
 			row.CostMicro, row.Known = 600, broker.KnownReported
-			_, err = a.store.Finish(context.Background(), c, &broker.Finish{Outcome: broker.OutcomeUsable, Answer: "x"}, redisstore.Settlement{SpendRow: row, Priced: true})
+			_, err = a.store.Finish(context.Background(), c, &broker.Finish{Outcome: broker.OutcomeUsable, Answer: "x"}, row)
 			a.must(err)
 		}
 		if got := a.budgets()["class tight"]; got.SpentMicro != 600 || got.ReservedMicro != 0 {

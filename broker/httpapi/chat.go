@@ -27,7 +27,7 @@ type chatCall struct {
 	*Server
 	c       echo.Context
 	request *chatRequest
-	job     *broker.Job
+	job     *broker.Submission
 	verdict broker.Verdict
 	ended   <-chan struct{}
 	pieces  <-chan broker.Piece
@@ -64,8 +64,9 @@ func (s *Server) chat(c echo.Context) error {
 		if v, ok = s.known(req.Context(), &submission{Producer: chatProducer(c)}, named); !ok {
 			return wrong
 		}
-		call.job = &broker.Job{
-			ID: v.JobID, Class: call.request.Model, ReceivedAt: receivedAt, DeadlineMS: max(v.DeadlineMS-s.Store.NowMS(), 0),
+		call.job = &broker.Submission{
+			Spec:       broker.Spec{ID: v.JobID, Class: call.request.Model},
+			ReceivedAt: receivedAt, DeadlineInMS: max(v.DeadlineAtMS-s.Store.NowMS(), 0),
 		}
 	} else {
 		call.job.Key = named
@@ -121,14 +122,13 @@ func (s *Server) chat(c echo.Context) error {
 }
 
 // look reads the job; nil while it has not ended or cannot be read.
-func (a *chatCall) look() (*broker.View, error) {
+func (a *chatCall) look() (*broker.Job, error) {
 	view, err := a.Store.Get(a.c.Request().Context(), a.verdict.JobID)
 	switch {
 	case err == nil && view.State == broker.StateDone:
 		return view, nil
 	case err == nil || errors.Is(err, broker.ErrUnavailable):
-		left := time.Duration(a.job.DeadlineMS)*time.Millisecond + storeAway - time.Since(a.job.ReceivedAt)
-		if left < 0 {
+		if a.job.LeftMS(time.Now()) < -storeAway.Milliseconds() {
 			return nil, broker.ErrUnavailable
 		}
 		return nil, nil //nolint:nilnil // not yet
@@ -138,7 +138,7 @@ func (a *chatCall) look() (*broker.View, error) {
 
 // next waits for the job's end, handing what is relayed meanwhile to piece. It
 // calls beat when nothing else happens.
-func (a *chatCall) next(piece func(broker.Piece) error, beat func() error) (*broker.View, error) {
+func (a *chatCall) next(piece func(broker.Piece) error, beat func() error) (*broker.Job, error) {
 	check, alive := time.NewTicker(recheck), time.NewTicker(heartbeat)
 	defer check.Stop()
 	defer alive.Stop()
@@ -225,7 +225,7 @@ func (a *chatCall) stream() error {
 
 // end sends what follows an answer. A client that has gone meanwhile misses
 // nothing of it.
-func (a *chatCall) end(out *eventStream, view *broker.View) {
+func (a *chatCall) end(out *eventStream, view *broker.Job) {
 	err := a.chunk(out, chatChoice{Delta: &chatText{}, FinishReason: finishReason(view)}, nil)
 	if u := chatUsageOf(view); err == nil && u != nil && a.request.StreamOptions.IncludeUsage {
 		err = a.chunk(out, chatChoice{}, u)
@@ -272,7 +272,7 @@ func (r *relayed) rest(answer string) (bool, error) {
 
 // unanswered says why a job's end has no answer. The deadline was the job's,
 // and it is spent: nothing is to be retried without a thought.
-func unanswered(v *broker.View) *wire.Problem {
+func unanswered(v *broker.Job) *wire.Problem {
 	status, detail := http.StatusBadGateway, "the backends gave no usable answer"
 	switch v.Outcome {
 	case broker.OutcomeLate, broker.OutcomeExpired:
@@ -339,7 +339,7 @@ func (a *chatCall) chunk(out *eventStream, choice chatChoice, usage *chatUsage) 
 
 // finishReason is how an answer ended: length when a limit of tokens, or the
 // deadline of a class that counts the first byte alone, cut it.
-func finishReason(v *broker.View) *string {
+func finishReason(v *broker.Job) *string {
 	reason := "length"
 	if v.FinishReason == "stop" {
 		reason = "stop"
@@ -347,7 +347,7 @@ func finishReason(v *broker.View) *string {
 	return &reason
 }
 
-func chatUsageOf(v *broker.View) *chatUsage {
+func chatUsageOf(v *broker.Job) *chatUsage {
 	u := v.Usage
 	if u == nil {
 		return nil

@@ -149,7 +149,7 @@ func contentText(field string, raw jsontext.Value) (string, error) {
 }
 
 // chatJob turns a request into a job.
-func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (*broker.Job, error) {
+func (s *Server) chatJob(c echo.Context, r *chatRequest, receivedAt time.Time) (*broker.Submission, error) {
 	cfg := s.Config()
 	class, ok := cfg.Classes[r.Model]
 	if !ok {

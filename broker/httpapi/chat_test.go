@@ -110,7 +110,7 @@ func TestChatBecomesAJob(t *testing.T) {
 		synctest.Wait()
 		c := a.claim()
 		if c.Text != "a\n\nb\n\nc" || c.Instruction != "Be brief.\n\nIn French." || c.MaxOutputTokens != 50 || c.Metadata["run"] != "7" ||
-			c.DeadlineMS != 20000 || c.Relay != "" {
+			c.DeadlineAtMS != c.AcceptedAtMS+20_000 || c.Relay != "" {
 			t.Errorf("%+v", c)
 		}
 		leave()

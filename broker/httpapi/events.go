@@ -67,9 +67,9 @@ type teller struct {
 	verdict, running, firstByte bool
 }
 
-func (t *teller) tell(v *broker.View) error {
+func (t *teller) tell(v *broker.Job) error {
 	done := v.State == broker.StateDone
-	claimedMS := v.AcceptedMS + v.QueueWaitMS
+	claimedMS := v.AcceptedAtMS + v.QueueWaitMS
 	at := func(ms int64) wire.EventAt { return wire.EventAt{JobID: v.ID, Path: v.Path, AtMS: ms} }
 	if v.State == broker.StateWaiting {
 		t.running, t.firstByte = false, false // it was handed back, or its worker was lost
@@ -96,7 +96,7 @@ func (t *teller) tell(v *broker.View) error {
 	return nil
 }
 
-func firstByteAt(v *broker.View, claimedMS int64) int64 {
+func firstByteAt(v *broker.Job, claimedMS int64) int64 {
 	if v.FirstByteMS != nil {
 		return claimedMS + *v.FirstByteMS
 	}

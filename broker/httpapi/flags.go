@@ -17,7 +17,7 @@ import (
 func (s *Server) flagView(t *flag.Table, n flag.Name, class string, nowMS int64) wire.FlagView {
 	if e := t.Get(n, class, nowMS); e != nil {
 		return wire.FlagView{
-			Name: n, Class: e.Class, Value: e.Value, Source: "flag", By: e.By, Reason: e.Reason, AtMS: e.AtMS, UntilMS: e.UntilMS,
+			Name: n, Class: e.Class, Value: e.Value, Source: "flag", By: e.By, Reason: e.Reason, AtMS: e.AtMS, UntilAtMS: e.UntilAtMS,
 		}
 	}
 	start := s.StartValues()

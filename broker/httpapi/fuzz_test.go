@@ -28,7 +28,7 @@ func FuzzDecode(f *testing.F) {
 	const now = 946684800000
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sub, err := decodeStrict[submission](body)
-		var job *broker.Job
+		var job *broker.Submission
 		if err == nil {
 			job, err = sub.job(cfg, now, time.Time{})
 		}
@@ -42,7 +42,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if job.DeadlineMS < 1 || job.DeadlineMS > 24*3600*1000 || job.ReserveMS != 2000 || strings.TrimSpace(job.Text) == "" ||
+		if job.DeadlineInMS < 1 || job.DeadlineInMS > 24*3600*1000 || job.ReserveMS != 2000 || strings.TrimSpace(job.Text) == "" ||
 			len(job.Text) > 1000 || job.MaxOutputTokens < 1 || job.MaxOutputTokens > 400 || len(job.Metadata) > MaxMetadata || len(job.Producer) > wire.MaxProducerBytes {
 			t.Fatalf("%q became %+v", body, job)
 		}

@@ -10,7 +10,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/config"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 	"leeway/slackgate/latency"
@@ -38,7 +37,7 @@ func viewLatency(declared slackgate.Dist, e *latency.Estimate) wire.Latency {
 	}
 }
 
-func (s *Server) poolViews(ctx context.Context, st *redisstore.GateState) (map[string]wire.PoolView, error) {
+func (s *Server) poolViews(ctx context.Context, st *broker.GateState) (map[string]wire.PoolView, error) {
 	flags, err := s.Store.Flags(ctx)
 	if err != nil {
 		return nil, err
@@ -91,7 +90,7 @@ func (s *Server) gate(c echo.Context) error {
 
 // dryRun asks the gate about a job of a class with the class's deadline; empty:
 // of the default class.
-func (s *Server) dryRun(ctx context.Context, class string) (broker.Verdict, *redisstore.GateState, error) {
+func (s *Server) dryRun(ctx context.Context, class string) (broker.Verdict, *broker.GateState, error) {
 	job, err := (&submission{Class: class, Text: new("dry run")}).job(s.Config(), 0, time.Now())
 	if err != nil {
 		return broker.Verdict{}, nil, err

@@ -242,7 +242,7 @@ func (a *api) settings() admission.Settings {
 	}
 	for _, path := range slackgate.Paths {
 		p := a.cfg.Pool(path)
-		s.Pools[path] = redisstore.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
+		s.Pools[path] = broker.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
 		s.Beliefs[path] = slackgate.FixedBelief(p.FirstByteP95MS, p.HoldP95MS)
 	}
 	return s
@@ -260,8 +260,8 @@ func (a *api) must(err error) {
 
 func (a *api) live(paid, free int) {
 	a.t.Helper()
-	a.must(a.store.Beat(context.Background(), redisstore.Worker{ID: "p", Path: slackgate.Paid, Slots: paid}, 24*time.Hour))
-	a.must(a.store.Beat(context.Background(), redisstore.Worker{ID: "f", Path: slackgate.Free, Slots: free}, 24*time.Hour))
+	a.must(a.store.Beat(context.Background(), broker.Worker{ID: "p", Path: slackgate.Paid, Slots: paid}, 24*time.Hour))
+	a.must(a.store.Beat(context.Background(), broker.Worker{ID: "f", Path: slackgate.Free, Slots: free}, 24*time.Hour))
 }
 
 // answer is a response as a test looks at it.

@@ -7,7 +7,6 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 )
 
@@ -53,7 +52,7 @@ func gateTrouble(err error) string {
 	if !errors.Is(err, broker.ErrUnavailable) {
 		return err.Error()
 	}
-	if layout, ok := errors.AsType[*redisstore.LayoutError](err); ok {
+	if layout, ok := errors.AsType[*broker.LayoutError](err); ok {
 		return layout.Error()
 	}
 	return broker.TroubleOf(err).Sentence()

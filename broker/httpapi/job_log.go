@@ -7,7 +7,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/joblog"
-	"leeway/broker/redisstore"
 )
 
 // logTries is how many seconds a line waits for the store; lostCancelWait is
@@ -18,52 +17,25 @@ const (
 )
 
 // cancel takes jobs back, and logs the end of those that it ended.
-func (s *Server) cancel(ctx context.Context, ids ...string) ([]redisstore.Cancelled, error) {
+func (s *Server) cancel(ctx context.Context, ids ...string) ([]broker.Cancellation, error) {
 	met, err := s.Store.CancelAll(ctx, ids...)
 	if err != nil {
 		s.logLostCancel(err, ids)
 		return nil, err
 	}
-	var ended []string
-	for i, what := range met {
-		if what == redisstore.CancelWaiting {
-			ended = append(ended, ids[i])
+	for _, c := range met {
+		if c.Ended != nil {
+			joblog.Ended(ctx, s.Log, c.Ended)
 		}
-	}
-	if len(ended) > 0 {
-		s.logEnds(ctx, ended)
 	}
 	return met, nil
-}
-
-// logEnds writes the lines of jobs that ended here; when the store cannot be read
-// now, as soon as it can.
-func (s *Server) logEnds(ctx context.Context, ids []string) {
-	views, err := s.Store.Jobs(ctx, ids)
-	if err == nil {
-		for _, v := range views {
-			if v != nil {
-				joblog.Ended(ctx, s.Log, v)
-			}
-		}
-		return
-	}
-	for _, id := range ids {
-		s.Background.Go("log line", func(ctx context.Context) error {
-			err := s.whenReadable(ctx, id, func(view *broker.View) { joblog.Ended(ctx, s.Log, view) })
-			if err != nil {
-				s.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
-			}
-			return nil
-		})
-	}
 }
 
 // logLostCancel writes the lines of the jobs that a failed cancel ended all the
 // same, if err says that it may have. Nobody else does: only this call was told
 // by the store, and the answer was lost.
 func (s *Server) logLostCancel(err error, ids []string) {
-	lost, ok := errors.AsType[*redisstore.CancelUnknownError](err)
+	lost, ok := errors.AsType[*broker.CancelUnknownError](err)
 	if !ok {
 		return
 	}
@@ -75,7 +47,7 @@ func (s *Server) logLostCancel(err error, ids []string) {
 			return nil
 		}
 		for _, id := range ids {
-			err := s.whenReadable(ctx, id, func(view *broker.View) {
+			err := s.whenReadable(ctx, id, func(view *broker.Job) {
 				if view.CancelledBy == lost.Call {
 					joblog.Ended(ctx, s.Log, view)
 				}
@@ -90,11 +62,11 @@ func (s *Server) logLostCancel(err error, ids []string) {
 
 // whenReadable reads a job as soon as the store allows it. The error is the
 // store's last; nil when ctx is done before.
-func (s *Server) whenReadable(ctx context.Context, id string, then func(*broker.View)) (err error) {
+func (s *Server) whenReadable(ctx context.Context, id string, then func(*broker.Job)) (err error) {
 	pause := time.NewTicker(time.Second)
 	defer pause.Stop()
 	for range logTries {
-		var view *broker.View
+		var view *broker.Job
 		if view, err = s.Store.Get(ctx, id); err == nil {
 			then(view)
 			return nil

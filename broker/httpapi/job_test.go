@@ -31,9 +31,9 @@ func (a *api) finish(c *broker.Claim) {
 	a.must(err)
 }
 
-func state(t *testing.T, w *answer) broker.View {
+func state(t *testing.T, w *answer) broker.Job {
 	t.Helper()
-	var v broker.View
+	var v broker.Job
 	if err := json.Unmarshal(w.Body.Bytes(), &v); w.Code != 200 || err != nil {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -115,7 +115,7 @@ func TestManyWaitersOneJob(t *testing.T) {
 		id := a.admitted(`{"text":"x","deadline_ms":600000}`)
 		c := a.claim()
 		const n = 20
-		got := make(chan broker.View, n)
+		got := make(chan broker.Job, n)
 		for range n {
 			go func() { got <- state(t, a.send(http.MethodGet, "/v1/jobs/"+id+"?wait=60s", "")) }()
 		}
@@ -282,7 +282,7 @@ func TestLedgersAndGate(t *testing.T) {
 		// An attempt in flight stands on the first page of the spend ledger.
 		a.admitted(`{"text":"x","deadline_ms":600000}`)
 		c := a.claim()
-		a.must(a.store.OpenSpend(context.Background(), c, &broker.SpendRow{JobID: c.ID, Attempt: 1, Path: slackgate.Paid, Currency: "USD", MaxCostMicro: 7}, true, 1, 1))
+		a.must(a.store.OpenSpend(context.Background(), c, &broker.SpendRow{JobID: c.ID, Attempt: 1, Path: slackgate.Paid, Currency: "USD", Priced: true, MaxCostMicro: 7}))
 		w = a.send(http.MethodGet, "/v1/ledgers/spend", "")
 		if !strings.Contains(w.Body.String(), `"open":[{`) || !strings.Contains(w.Body.String(), `"max_cost_micro":7`) {
 			t.Errorf("spend %s", w.Body)

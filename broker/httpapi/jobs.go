@@ -10,7 +10,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/faultpoint"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 )
 
@@ -54,7 +53,7 @@ func admitted(c echo.Context, status int, v *broker.Verdict) error {
 }
 
 // parse reads a submission and turns it into a job.
-func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*submission, *broker.Job, error) {
+func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt time.Time) (*submission, *broker.Submission, error) {
 	sub, err := decodeStrict[submission](body)
 	if err != nil {
 		return nil, nil, err
@@ -84,7 +83,7 @@ func (s *Server) known(ctx context.Context, sub *submission, key broker.Idempote
 }
 
 // jobOf reads a job, if it is the caller's.
-func (s *Server) jobOf(c echo.Context) (*broker.View, error) {
+func (s *Server) jobOf(c echo.Context) (*broker.Job, error) {
 	view, err := s.Store.Get(c.Request().Context(), c.Param("id"))
 	if err != nil {
 		return nil, err
@@ -103,7 +102,7 @@ func (s *Server) getJob(c echo.Context) error {
 	}
 	ended, done := s.ends.listen(c.Param("id"), 1)
 	defer done()
-	var view *broker.View
+	var view *broker.Job
 	err = poll(c.Request().Context(), wait, recheck, ended, func(last bool) (bool, error) {
 		now, err := s.jobOf(c)
 		if errors.Is(err, broker.ErrUnavailable) && !last {
@@ -147,11 +146,11 @@ func (s *Server) cancelJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	status, result := http.StatusOK, string(met[0])
-	switch met[0] {
-	case redisstore.CancelMissing:
+	status, result := http.StatusOK, string(met[0].Result)
+	switch met[0].Result {
+	case broker.CancelMissing:
 		return broker.ErrNotFound
-	case redisstore.CancelDone:
+	case broker.CancelDone:
 		if only == onlyCancel {
 			return problem(http.StatusConflict, wire.ReasonOrder, "the job has ended: there is nothing to cancel")
 		}
@@ -159,9 +158,9 @@ func (s *Server) cancelJob(c echo.Context) error {
 			return err
 		}
 		result = "deleted"
-	case redisstore.CancelRunning:
+	case broker.CancelRunning:
 		status = http.StatusAccepted
-	case redisstore.CancelWaiting, redisstore.CancelLate:
+	case broker.CancelWaiting, broker.CancelLate:
 	}
 	return c.JSON(status, map[string]string{"job_id": id, "result": result})
 }
@@ -182,7 +181,7 @@ func (s *Server) listJobs(c echo.Context) error {
 	if q.err != nil {
 		return q.err
 	}
-	ctx, out := c.Request().Context(), wire.JobList{Jobs: []*broker.View{}, Next: q.Get("cursor")}
+	ctx, out := c.Request().Context(), wire.JobList{Jobs: []*broker.Job{}, Next: q.Get("cursor")}
 	for range listReads {
 		jobs, next, err := s.Store.RecentJobs(ctx, producer, all, out.Next, limit)
 		if err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 )
 
@@ -49,7 +48,7 @@ func (s *Server) spend(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	var out struct {
-		*redisstore.Page[broker.SpendRow]
+		*broker.Page[broker.SpendRow]
 		Open []broker.SpendRow `json:"open,omitempty"`
 	}
 	if a.cursor == "" {
@@ -85,7 +84,7 @@ func (s *Server) misses(c echo.Context) error {
 
 // streamLedger writes the rows that were booked before the request came.
 func streamLedger[T any](s *Server, c echo.Context, a *rowsAsked, header []string, record func(*T) []string,
-	read func(context.Context, *ledger.Filter, string, int) (*redisstore.Page[T], error),
+	read func(context.Context, *ledger.Filter, string, int) (*broker.Page[T], error),
 ) error {
 	ctx := c.Request().Context()
 	if err := s.endNow(ctx, a.filter); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
@@ -27,11 +26,11 @@ func (a *api) book(producer string, finish *broker.Finish) {
 	c := a.claim()
 	row := broker.SpendRow{
 		JobID: c.ID, Attempt: 1, Path: slackgate.Paid, Class: c.Class, Producer: c.Producer, Backend: "lab", Model: "m",
-		Currency: "USD", PriceVersion: "1", MaxCostMicro: 9,
+		Currency: "USD", PriceVersion: "1", Priced: true, MaxCostMicro: 9,
 	}
-	a.must(a.store.OpenSpend(context.Background(), c, &row, true, 5, 5))
+	a.must(a.store.OpenSpend(context.Background(), c, &row))
 	row.InputTokens, row.OutputTokens, row.CostMicro, row.Known, row.Result = 3, 4, 7, broker.KnownReported, "whole"
-	_, err := a.store.Finish(context.Background(), c, finish, redisstore.Settlement{SpendRow: row, Priced: true})
+	_, err := a.store.Finish(context.Background(), c, finish, row)
 	a.must(err)
 }
 
@@ -76,7 +75,7 @@ func TestLedgerStreams(t *testing.T) {
 		n := 0
 		for line := range strings.Lines(w.Body.String()) {
 			var r broker.SpendRow
-			if err := json.Unmarshal([]byte(line), &r); err != nil || r.CostMicro != 7 || r.ID == "" || r.OpenedAtMS != 0 && r.DueMS != 0 {
+			if err := json.Unmarshal([]byte(line), &r); err != nil || r.CostMicro != 7 || r.ID == "" || r.OpenedAtMS != 0 && r.DueAtMS != 0 {
 				t.Errorf("%s: %v", line, err)
 			}
 			n++

@@ -22,7 +22,6 @@ import (
 	validator "github.com/pb33f/libopenapi-validator"
 
 	"leeway/broker"
-	"leeway/broker/redisstore"
 	"leeway/broker/webhook"
 	"leeway/broker/wire"
 	"leeway/slackgate"
@@ -454,7 +453,7 @@ func everyReason(r *recorder) {
 	want(job(15_000), 429, slackgate.ReasonClosed)
 	r.as("oncall")
 	r.send("DELETE", "/v1/flags/ADMIT_PAID?reason=test", "")
-	a.must(a.store.Leave(ctx, redisstore.Worker{ID: "p", Path: slackgate.Paid, Slots: 2}))
+	a.must(a.store.Leave(ctx, broker.Worker{ID: "p", Path: slackgate.Paid, Slots: 2}))
 	want(job(15_000), 503, slackgate.ReasonPoolDown)
 }
 
@@ -480,8 +479,8 @@ func lifeOfAJob(r *recorder) string {
 	r.send("DELETE", "/v1/jobs/"+id+"?only=delete", "")
 
 	c := a.claim()
-	row := broker.SpendRow{JobID: id, Attempt: 1, Path: slackgate.Paid, Class: "summary", Backend: "one", Model: "m", Currency: "USD", PriceVersion: "1", MaxCostMicro: 7}
-	a.must(a.store.OpenSpend(ctx, c, &row, true, 1, 1))
+	row := broker.SpendRow{JobID: id, Attempt: 1, Path: slackgate.Paid, Class: "summary", Backend: "one", Model: "m", Currency: "USD", PriceVersion: "1", Priced: true, MaxCostMicro: 7}
+	a.must(a.store.OpenSpend(ctx, c, &row))
 	a.must(a.store.SawFirstByte(ctx, c))
 	r.send("GET", "/v1/jobs/"+id, "")
 	r.send("GET", "/v1/ledgers/spend", "")
@@ -490,7 +489,7 @@ func lifeOfAJob(r *recorder) string {
 	_, err := a.store.Finish(ctx, c, &broker.Finish{
 		Outcome: broker.OutcomeUsable, Answer: "the answer", Backend: "one", FirstByteMS: 5, FirstRoute: "one", FirstOutcome: "whole",
 		FinishReason: "stop", Usage: &broker.Usage{InputTokens: 3, OutputTokens: 4, Known: broker.KnownReported},
-	}, redisstore.Settlement{SpendRow: row, Priced: true})
+	}, row)
 	a.must(err)
 	r.send("GET", "/v1/jobs/"+id+"?wait=1s", "")
 	r.send("GET", "/v1/jobs/nobody", "")
@@ -533,7 +532,7 @@ func endTold(r *recorder) {
 	var line wire.BatchLine
 	a.must(json.Unmarshal(w.Body.Bytes(), &line))
 	r.send("DELETE", "/v1/jobs/"+line.JobID, "")
-	ends, err := a.store.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "nightly", Most: 10})
+	ends, err := a.store.TakeWebhooks(ctx, time.Minute, broker.WebhookDue{Producer: "nightly", Most: 10})
 	a.must(err)
 	if len(ends) != 1 || ends[0].JobID != line.JobID || ends[0].Job.CustomID != "told" || ends[0].Job.BatchID == "" {
 		a.t.Fatalf("told of %s: %+v", line.JobID, ends)

@@ -18,7 +18,7 @@ func TestVerdictOnTheWire(t *testing.T) {
 	}{
 		"admitted": {
 			broker.Verdict{
-				JobID: "j", DeadlineMS: 9, ReserveMS: 2000,
+				JobID: "j", DeadlineAtMS: 9, ReserveMS: 2000,
 				Result: slackgate.Result{Path: slackgate.Paid, Reason: slackgate.ReasonPaid, SlackMS: 5, NeedMS: pools(1200, 0), QueueAgeMS: pools(7, 0)},
 			},
 			`{"job_id":"j","path":"paid","reason":"paid","slack_ms":5,"need_ms":{"paid":1200},"predicted_wait_ms":0,"queue_age_ms":{"free":0,"paid":7},"reserve_ms":2000,"deadline_at_ms":9}`,

@@ -56,7 +56,7 @@ func (s *Server) rollups(c echo.Context) error {
 	if err := s.endNow(ctx, &r.Filter); err != nil {
 		return err
 	}
-	a := &wire.RollupAnswer{Ledger: r.Kind, By: r.Step, ToMS: r.Filter.ToMS, ReachesBackToMS: s.Store.RollupsReachBackToMS()}
+	a := &wire.RollupAnswer{Ledger: r.Kind, By: r.Step, ToMS: r.Filter.ToMS, OldestAtMS: s.Store.OldestRollupAtMS()}
 	if a.FromMS = r.Filter.FromMS; q.Get("from_ms") == "" {
 		a.FromMS = max(0, a.ToMS-DefaultRollupMS)
 	}

@@ -72,7 +72,7 @@ func keyed(key string, body []byte) broker.IdempotencyKey {
 
 // job turns a submission into a job, or says which field is wrong. nowMS is
 // the store's clock, for deadlines given as an instant.
-func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) (*broker.Job, error) {
+func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) (*broker.Submission, error) {
 	name := s.Class
 	if name == "" {
 		name = cfg.DefaultClass
@@ -118,11 +118,13 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 		return nil, err
 	}
 	prefer, _ := class.Prefer.Paths()
-	return &broker.Job{
-		ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
-		DeadlineMS: deadline, ReserveMS: *class.ReserveMS,
-		Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte, Rescue: class.Rescue,
-		MaxOutputTokens: int(tokens), Metadata: s.Metadata, Webhook: cfg.Told(s.Producer), ReceivedAt: receivedAt,
+	return &broker.Submission{
+		Spec: broker.Spec{
+			ID: id.String(), Class: name, Producer: s.Producer, Text: *s.Text,
+			Prefer: prefer, FirstByteOnly: class.Success == config.SuccessFirstByte, Rescue: class.Rescue,
+			MaxOutputTokens: int(tokens), Metadata: s.Metadata, Webhook: cfg.Told(s.Producer),
+		},
+		DeadlineInMS: deadline, ReserveMS: *class.ReserveMS, ReceivedAt: receivedAt,
 	}, nil
 }
 

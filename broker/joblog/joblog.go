@@ -10,7 +10,7 @@ import (
 )
 
 // Rejected logs a submission that was not admitted.
-func Rejected(ctx context.Context, log *slog.Logger, job *broker.Job, v *broker.Verdict, offeredAtMS int64, elapsedMS int64) {
+func Rejected(ctx context.Context, log *slog.Logger, job *broker.Submission, v *broker.Verdict, offeredAtMS int64, elapsedMS int64) {
 	log.LogAttrs(ctx, slog.LevelInfo, "job",
 		slog.String("job_id", job.ID),
 		slog.String("class", job.Class),
@@ -18,7 +18,7 @@ func Rejected(ctx context.Context, log *slog.Logger, job *broker.Job, v *broker.
 		slog.String("reason", string(v.Reason)),
 		slog.String("backend", ""),
 		slog.Int64("offered_at", offeredAtMS),
-		slog.Int64("deadline_ms", job.DeadlineMS),
+		slog.Int64("deadline_ms", job.DeadlineInMS),
 		slog.Int64("queue_age_ms", v.LastQueueAgeMS()),
 		slog.Int64("queue_wait_ms", 0),
 		slog.Int64("predicted_wait_ms", v.PredictedWaitMS),
@@ -35,13 +35,13 @@ func Rejected(ctx context.Context, log *slog.Logger, job *broker.Job, v *broker.
 // Lost logs an admitted job whose record is gone: its line says what is still
 // known, and zeros for the rest.
 func Lost(ctx context.Context, log *slog.Logger, l broker.Lost) {
-	Ended(ctx, log, &broker.View{
+	Ended(ctx, log, &broker.Job{
 		ID: l.ID, Class: l.Class, Path: l.Path, Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: string(broker.CauseRecordLost),
 	})
 }
 
 // Ended logs an admitted job with its outcome.
-func Ended(ctx context.Context, log *slog.Logger, v *broker.View) {
+func Ended(ctx context.Context, log *slog.Logger, v *broker.Job) {
 	firstByte := int64(-1)
 	if v.FirstByteMS != nil {
 		firstByte = *v.FirstByteMS
@@ -56,8 +56,8 @@ func Ended(ctx context.Context, log *slog.Logger, v *broker.View) {
 		slog.String("path", v.Path.String()),
 		slog.String("reason", reason),
 		slog.String("backend", v.Backend),
-		slog.Int64("offered_at", v.AcceptedMS),
-		slog.Int64("deadline_ms", v.DeadlineAtMS-v.AcceptedMS),
+		slog.Int64("offered_at", v.AcceptedAtMS),
+		slog.Int64("deadline_ms", v.DeadlineAtMS-v.AcceptedAtMS),
 		slog.Int64("queue_age_ms", v.Admission.QueueAgeMS),
 		slog.Int64("queue_wait_ms", v.QueueWaitMS),
 		slog.Int64("predicted_wait_ms", v.Admission.PredictedWaitMS),

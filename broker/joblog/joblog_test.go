@@ -57,7 +57,7 @@ func want(t *testing.T, got, want map[string]any) {
 func TestRejected(t *testing.T) {
 	v := &broker.Verdict{NowMS: 5000, Result: slackgate.Result{Reason: slackgate.ReasonNoSlack, SlackMS: 9000, PredictedWaitMS: 70}}
 	v.QueueAgeMS[slackgate.Paid], v.QueueAgeMS[slackgate.Free] = 30, 8000
-	job := &broker.Job{ID: "j", Class: "c", DeadlineMS: 11_000, Text: "not for the log", Producer: "nor this"}
+	job := &broker.Submission{Spec: broker.Spec{ID: "j", Class: "c", Text: "not for the log", Producer: "nor this"}, DeadlineInMS: 11_000}
 	m := line(t, func(l *slog.Logger) { Rejected(context.Background(), l, job, v, 4990, 10) })
 	want(t, m, map[string]any{
 		"job_id": "j", "class": "c", "path": "reject", "reason": "reject_no_slack", "backend": "", "offered_at": 4990, "deadline_ms": 11_000,
@@ -67,8 +67,8 @@ func TestRejected(t *testing.T) {
 }
 
 func TestEnded(t *testing.T) {
-	v := &broker.View{
-		ID: "j", Class: "c", Path: slackgate.Free, AcceptedMS: 1000, DeadlineAtMS: 16_000, Outcome: broker.OutcomeUsable, Backend: "b",
+	v := &broker.Job{
+		ID: "j", Class: "c", Path: slackgate.Free, AcceptedAtMS: 1000, DeadlineAtMS: 16_000, Outcome: broker.OutcomeUsable, Backend: "b",
 		Admission:   broker.Admission{SlackMS: 13_000, QueueAgeMS: 40, PredictedWaitMS: 50},
 		QueueWaitMS: 60, FirstByteMS: new(int64(0)), ElapsedMS: 4000, FirstRoute: "a", FirstOutcome: "empty", FallbackOutcome: "whole",
 		Answer: "not for the log",

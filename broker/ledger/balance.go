@@ -92,8 +92,8 @@ type Record struct {
 	State    broker.State
 	Outcome  broker.Outcome
 	Attempts int
-	// AcceptedMS and EndedMS are 0 when the record does not say.
-	AcceptedMS, EndedMS int64
+	// AcceptedAtMS and EndedMS are 0 when the record does not say.
+	AcceptedAtMS, EndedMS int64
 	// Unlisted is set for an unfinished job that is not among its producer's.
 	Unlisted bool
 }
@@ -358,7 +358,7 @@ func (b *Balance) attemptsAndMisses() {
 	for i := range b.records {
 		r := &b.records[i]
 		k := b.hash(r.ID)
-		if r.AcceptedMS >= spendFrom {
+		if r.AcceptedAtMS >= spendFrom {
 			attempts += r.Attempts
 			if n := int(b.perJob[k]); n < r.Attempts {
 				b.problemf(ItemAttempts, "job %s made %d attempts and has %d spend rows", r.ID, r.Attempts, n)
@@ -433,8 +433,8 @@ func (b *Balance) openRows() {
 	oldest := int64(0)
 	for i := range b.open {
 		r := &b.open[i]
-		late := b.books.NowMS - r.DueMS
-		if r.DueMS > 0 && late > GraceMS {
+		late := b.books.NowMS - r.DueAtMS
+		if r.DueAtMS > 0 && late > GraceMS {
 			b.problemf(ItemOpen, "attempt %d of job %s on %s is open %d ms after it was due", r.Attempt, r.JobID, r.Backend, late)
 		}
 		oldest = max(oldest, b.books.NowMS-r.OpenedAtMS)

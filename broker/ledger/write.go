@@ -112,7 +112,7 @@ var MissHeader = []string{
 func MissRecord(r *broker.MissRow) []string {
 	return []string{
 		r.ID, r.JobID, r.Path.String(), text(r.Class), text(r.Producer), text(r.Backend), string(r.Outcome), string(r.Cause),
-		num(r.AtMS), num(r.DeadlineMS), num(r.SlackMS), num(r.QueueAgeMS), num(r.PredictedWaitMS), num(r.QueueWaitMS),
+		num(r.AtMS), num(r.DeadlineAtMS), num(r.SlackMS), num(r.QueueAgeMS), num(r.PredictedWaitMS), num(r.QueueWaitMS),
 		num(r.FirstByteMS), num(r.LateByMS),
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"leeway/broker/redisstore"
+	"leeway/broker"
 	"leeway/slackgate"
 	"leeway/slackgate/latency"
 )
@@ -26,7 +26,7 @@ const widest = 15 * 60_000 / latency.SliceMS
 
 // Subject is something whose latency is measured: a pool or a backend.
 type Subject struct {
-	// Name as in [redisstore.Series].
+	// Name as in [latency.Series].
 	Name string
 	// Declared is what is believed without measurements.
 	Declared slackgate.Belief
@@ -56,14 +56,14 @@ func (m *Measured) Belief() slackgate.Belief {
 
 // State is where the gate's pool state comes from.
 type State interface {
-	State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error)
-	Slices(ctx context.Context, series []redisstore.Series, from, to int64) ([][]*latency.Histogram, error)
+	State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error)
+	Slices(ctx context.Context, series []latency.Series, from, to int64) ([][]*latency.Histogram, error)
 }
 
 // Meter measures. Create it with [New].
 type Meter struct {
 	store  State
-	policy func() [slackgate.NumPaths]redisstore.PoolPolicy
+	policy func() [slackgate.NumPaths]broker.PoolPolicy
 	log    *slog.Logger
 
 	// Only Once uses these.
@@ -83,7 +83,7 @@ type history struct {
 }
 
 // New returns a meter that believes what is declared.
-func New(store State, policy func() [slackgate.NumPaths]redisstore.PoolPolicy, log *slog.Logger, subjects []Subject) *Meter {
+func New(store State, policy func() [slackgate.NumPaths]broker.PoolPolicy, log *slog.Logger, subjects []Subject) *Meter {
 	m := &Meter{store: store, policy: policy, log: log, history: map[string]*history{}}
 	m.SetSubjects(subjects)
 	return m
@@ -150,7 +150,7 @@ func (m *Meter) Once(ctx context.Context) error {
 		return err
 	}
 	subjects := m.Subjects()
-	if err := m.read(ctx, subjects, redisstore.SliceOf(st.NowMS)); err != nil {
+	if err := m.read(ctx, subjects, latency.SliceOf(st.NowMS)); err != nil {
 		return err
 	}
 	now := make(map[string]Measured, len(subjects))
@@ -176,8 +176,8 @@ func (m *Meter) Once(ctx context.Context) error {
 	return nil
 }
 
-func seriesOf(s Subject) [2]redisstore.Series {
-	return [2]redisstore.Series{{Name: s.Name, Kind: redisstore.FirstByte}, {Name: s.Name, Kind: redisstore.Hold}}
+func seriesOf(s Subject) [2]latency.Series {
+	return [2]latency.Series{{Name: s.Name, Kind: latency.FirstByte}, {Name: s.Name, Kind: latency.Hold}}
 }
 
 // read brings every history up to the slice that is being filled now.
@@ -185,7 +185,7 @@ func (m *Meter) read(ctx context.Context, subjects []Subject, current int64) err
 	// A call may be counted a moment after its slice has ended, so the one
 	// before the current is read again too.
 	oldest := current - 1
-	var series []redisstore.Series
+	var series []latency.Series
 	for _, s := range subjects {
 		for _, x := range seriesOf(s) {
 			series = append(series, x)
@@ -240,7 +240,7 @@ func (h *history) take(oldest int64, counts []*latency.Histogram, current int64)
 }
 
 func (h *history) newestFirst(nowMS int64) []latency.Slice {
-	current := redisstore.SliceOf(nowMS)
+	current := latency.SliceOf(nowMS)
 	out := make([]latency.Slice, 0, len(h.slices))
 	for n := current; n > current-widest; n-- {
 		if c := h.slices[n]; c != nil {

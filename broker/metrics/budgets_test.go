@@ -6,7 +6,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
@@ -22,12 +21,12 @@ func TestBudgets(t *testing.T) {
 				Scope: "class", Name: "c", BudgetMicroPerDay: u.CapMicro, SpentMicro: u.SpentMicro, ReservedMicro: u.ReservedMicro,
 			}}}, err
 		})
-		row := broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD"}
-		if err := b.store.OpenProbe(ctx, &row, true, 1, 1); err != nil {
+		row := broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD", Priced: true}
+		if err := b.store.OpenProbe(ctx, &row); err != nil {
 			t.Fatal(err)
 		}
 		row.CostMicro, row.Known = 70, broker.KnownReported
-		if err := b.store.Settle(ctx, redisstore.Settlement{SpendRow: row, Priced: true}); err != nil {
+		if err := b.store.Settle(ctx, row); err != nil {
 			t.Fatal(err)
 		}
 		b.redis.HSet("{t}:budget:reserved", "c:c", "30")

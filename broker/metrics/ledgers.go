@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
+	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
 	"leeway/broker/wire"
 )
@@ -34,15 +34,15 @@ func (m *Metrics) ledgers(s *shard.Store) {
 			e := books.Ledgers[k]
 			value(rows, float64(e.Rows), string(k))
 			value(overRows, float64(e.OverRows), string(k))
-			if e.OldestMS > 0 {
-				value(oldest, float64(e.OldestMS), string(k))
+			if e.OldestAtMS > 0 {
+				value(oldest, float64(e.OldestAtMS), string(k))
 			}
 			if books.Archive != nil {
 				value(archiveLag, float64(books.Archive.LagRows[k]), string(k))
 			}
 		}
 		if books.Archive != nil {
-			value(archivedAt, float64(books.Archive.LastSuccessMS))
+			value(archivedAt, float64(books.Archive.LastSuccessAtMS))
 		}
 		for name, n := range books.Totals {
 			if backend, ok := strings.CutPrefix(name, "cost_difference:"); ok {
@@ -98,7 +98,7 @@ func (m *Metrics) Webhooks(s *shard.Store, producers func() []string) {
 		}
 		for _, name := range names {
 			value(webhookWaiting, float64(waiting[name]), name)
-			for _, r := range redisstore.WebhookResults {
+			for _, r := range broker.WebhookResults {
 				value(deliveries, float64(totals["webhook:"+string(r)+":"+name]), name, string(r))
 			}
 		}

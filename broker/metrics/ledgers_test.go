@@ -8,7 +8,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
 
@@ -37,11 +36,11 @@ func TestLedgers(t *testing.T) {
 		must(b.store.ExpectArchive(ctx))
 		begin := b.store.NowMS()
 		book := func(n int, reported int64) {
-			row := broker.SpendRow{JobID: fmt.Sprint("j", n), Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD"}
-			must(b.store.OpenProbe(ctx, &row, true, 1, 1))
+			row := broker.SpendRow{JobID: fmt.Sprint("j", n), Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD", Priced: true}
+			must(b.store.OpenProbe(ctx, &row))
 			row.CostMicro, row.Known = reported, broker.KnownReported
 			row.ReportedCostMicro, row.ListCostMicro = new(reported), new(int64(100))
-			must(b.store.Settle(ctx, redisstore.Settlement{SpendRow: row, Priced: true}))
+			must(b.store.Settle(ctx, row))
 			time.Sleep(time.Second)
 		}
 		for n, reported := range []int64{99, 100, 101, 102, 98, 0} { // one off is rounding
@@ -57,8 +56,8 @@ func TestLedgers(t *testing.T) {
 		got = b.scrape()
 		b.want(got, map[string]string{`leeway_archive_lag_rows{ledger="spend"}`: "2"})
 		b.want(got, map[string]string{"leeway_ledger_balanced": "1", "leeway_ledger_overdue_rows": "0"})
-		row := broker.SpendRow{JobID: "lost", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD"}
-		must(b.store.OpenProbe(ctx, &row, true, 1, 1))
+		row := broker.SpendRow{JobID: "lost", Attempt: 1, Path: slackgate.Paid, Class: "c", Backend: "lab", Currency: "USD", Priced: true}
+		must(b.store.OpenProbe(ctx, &row))
 		time.Sleep(time.Minute + ledger.GraceMS*time.Millisecond + time.Second)
 		b.redis.HIncrBy("{t}:totals", "admitted:paid", 1)
 		b.want(b.scrape(), map[string]string{"leeway_ledger_balanced": "0", "leeway_ledger_overdue_rows": "1"})

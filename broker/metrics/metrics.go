@@ -102,7 +102,7 @@ func (m *Metrics) Handler() http.Handler {
 }
 
 // Decided counts a decision.
-func (m *Metrics) Decided(_ *broker.Job, v *broker.Verdict) {
+func (m *Metrics) Decided(_ *broker.Submission, v *broker.Verdict) {
 	m.decisions[v.Path].Inc()
 	if v.Admitted() {
 		m.predicted[v.Path].Observe(float64(v.PredictedWaitMS))

@@ -81,7 +81,7 @@ func TestPredictedWait(t *testing.T) {
 		{Path: slackgate.Free, Reason: slackgate.ReasonFree},
 		{Path: slackgate.Reject, Reason: slackgate.ReasonNoSlack, PredictedWaitMS: 40_000},
 	} {
-		m.Decided(&broker.Job{}, &broker.Verdict{Result: r})
+		m.Decided(&broker.Submission{}, &broker.Verdict{Result: r})
 	}
 	page := scrape(t, m)
 	for series, want := range map[string]string{

@@ -49,9 +49,9 @@ func inBubble(t *testing.T, f func(b *bench)) {
 	})
 }
 
-func policy() (p [slackgate.NumPaths]redisstore.PoolPolicy) {
-	p[slackgate.Paid] = redisstore.PoolPolicy{Limit: 8, FirstByteP95MS: 1200}
-	p[slackgate.Free] = redisstore.PoolPolicy{Limit: 8, FirstByteP95MS: 4000}
+func policy() (p [slackgate.NumPaths]broker.PoolPolicy) {
+	p[slackgate.Paid] = broker.PoolPolicy{Limit: 8, FirstByteP95MS: 1200}
+	p[slackgate.Free] = broker.PoolPolicy{Limit: 8, FirstByteP95MS: 4000}
 	return p
 }
 
@@ -128,12 +128,12 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(b.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 20}, time.Hour))
+		must(b.store.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 20}, time.Hour))
 		offer := func(id string, deadlineMS int64) {
 			t.Helper()
-			_, err := admit(b.store, policy(), redisstore.Offer{
-				Job:        &broker.Job{ID: id, Class: "a class", Producer: "somebody", Text: "x", DeadlineMS: deadlineMS, ReserveMS: 2000},
-				DeadlineMS: deadlineMS, SlackMS: deadlineMS - 2000, Miss: deadlineMS <= 2000,
+			_, err := admit(b.store, policy(), broker.Offer{
+				Job:    &broker.Submission{Spec: broker.Spec{ID: id, Class: "a class", Producer: "somebody", Text: "x"}, DeadlineInMS: deadlineMS, ReserveMS: 2000},
+				LeftMS: deadlineMS, ReserveMS: 2000, Miss: deadlineMS <= 2000,
 				Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
 			})
 			must(err)
@@ -143,8 +143,8 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 		offer("late", 1)
 		c, _, err := b.store.Claim(ctx, slackgate.Paid, 8, time.Minute)
 		must(err)
-		row := broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Backend: "b", Model: "m", Currency: "USD", MaxCostMicro: 9}
-		must(b.store.OpenSpend(ctx, c, &row, true, 10, 10))
+		row := broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Backend: "b", Model: "m", Currency: "USD", Priced: true, MaxCostMicro: 9}
+		must(b.store.OpenSpend(ctx, c, &row))
 		time.Sleep(1500 * time.Millisecond)
 		b.want(b.scrape(), map[string]string{
 			`job_inflight{path="paid"}`: "2", `job_waiting{path="paid"}`: "1", `job_running{path="paid"}`: "1",
@@ -154,7 +154,7 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 		})
 		row.InputTokens, row.OutputTokens, row.CostMicro, row.Known = 7, 5, 3, broker.KnownReported
 		_, err = b.store.Finish(ctx, c, &broker.Finish{Outcome: broker.OutcomeTruncated, Cause: broker.CauseTruncated, FirstByteMS: 3},
-			redisstore.Settlement{SpendRow: row, Priced: true})
+			row)
 		must(err)
 		got := b.scrape()
 		b.want(got, map[string]string{
@@ -190,7 +190,7 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 func TestWebhooks(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		b.Webhooks(shard.New(b.store), func() []string { return []string{"nightly"} })
-		for _, r := range redisstore.WebhookResults {
+		for _, r := range broker.WebhookResults {
 			b.want(b.scrape(), map[string]string{`webhook_deliveries_total{producer="nightly",result="` + string(r) + `"}`: "0"})
 		}
 		ctx := context.Background()
@@ -200,20 +200,20 @@ func TestWebhooks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(b.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 20}, time.Hour))
+		must(b.store.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 20}, time.Hour))
 		for _, producer := range []string{"nightly", "nightly", "somebody"} {
 			id := producer + strconv.Itoa(len(b.redis.Keys()))
-			_, err := admit(b.store, policy(), redisstore.Offer{
-				Job: &broker.Job{ID: id, Class: "c", Producer: producer, Text: "x", Webhook: true}, DeadlineMS: 60_000, SlackMS: 60_000,
+			_, err := admit(b.store, policy(), broker.Offer{
+				Job: &broker.Submission{Spec: broker.Spec{ID: id, Class: "c", Producer: producer, Text: "x", Webhook: true}}, LeftMS: 60_000,
 				Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
 			})
 			must(err)
 			_, err = b.store.Cancel(ctx, id)
 			must(err)
 		}
-		ends, err := b.store.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "nightly", Most: 2})
+		ends, err := b.store.TakeWebhooks(ctx, time.Minute, broker.WebhookDue{Producer: "nightly", Most: 2})
 		must(err)
-		for i, r := range []redisstore.WebhookResult{redisstore.WebhookDelivered, redisstore.WebhookFailed} {
+		for i, r := range []broker.WebhookResult{broker.WebhookDelivered, broker.WebhookFailed} {
 			_, err := b.store.SettleWebhook(ctx, &ends[i], r, time.Minute)
 			must(err)
 		}
@@ -286,6 +286,6 @@ func TestLintWithTheStore(t *testing.T) {
 	})
 }
 
-func admit(s *redisstore.Store, p [slackgate.NumPaths]redisstore.PoolPolicy, o redisstore.Offer) (redisstore.Admitted, error) {
-	return s.Admit(context.Background(), flag.NewTable(0, nil), p, []redisstore.Offer{o})
+func admit(s *redisstore.Store, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
+	return s.Admit(context.Background(), flag.NewTable(0, nil), p, []broker.Offer{o})
 }

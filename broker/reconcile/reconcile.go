@@ -42,12 +42,12 @@ var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket, 
 type Reconciler struct {
 	Store   *redisstore.Store
 	Tickets *ticket.Queue
-	Policy  func() [slackgate.NumPaths]redisstore.PoolPolicy
+	Policy  func() [slackgate.NumPaths]broker.PoolPolicy
 	Log     *slog.Logger
 	// Draining reports whether a pool is being drained.
 	Draining func(path slackgate.Path) bool
 	// Move offers a waiting job to another pool; see admission.Admitter.
-	Move func(ctx context.Context, v *broker.View, to slackgate.Path, nowMS int64) (bool, error)
+	Move func(ctx context.Context, v *broker.Job, to slackgate.Path, nowMS int64) (bool, error)
 
 	// Strays is set where something from outside may delete keys, so that it is
 	// looked for what that leaves behind.
@@ -56,12 +56,8 @@ type Reconciler struct {
 	// Mended hears of what was mended, n of a kind at once.
 	Mended func(what Mending, n int64)
 
-	unlogged []string  // ended jobs whose lines wait for the store
 	phantoms time.Time // when phantoms were last looked for
 }
-
-// maxUnlogged bounds how many lines are kept for later.
-const maxUnlogged = 10_000
 
 // Run mends every Interval until ctx is done. Redis being away is not a
 // failure of the loop: it goes on when Redis does.
@@ -104,7 +100,9 @@ func (r *Reconciler) Once(ctx context.Context) error {
 	} {
 		r.Mended(what, n)
 	}
-	r.logEnded(ctx, swept.Ended)
+	for _, j := range swept.Ended {
+		joblog.Ended(ctx, r.Log, j)
+	}
 	if swept.Reoffered+swept.Failed > 0 {
 		r.Log.Warn("claims without a living worker", "reoffered", swept.Reoffered, "failed", swept.Failed)
 	}
@@ -149,7 +147,7 @@ func (r *Reconciler) mendStrays(ctx context.Context) error {
 	}
 	r.Mended(Place, strays.Placed)
 	r.Mended(Stray, strays.Removed)
-	if strays != (redisstore.Strays{}) {
+	if strays != (broker.Strays{}) {
 		r.Log.Warn("keys that belong together were not: has something deleted or evicted them?",
 			"placed", strays.Placed, "removed", strays.Removed)
 	}
@@ -168,26 +166,6 @@ func (r *Reconciler) mendStrays(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// logEnded writes the lines of jobs that a sweep has closed, and of those
-// before that could not be read then. One record that cannot be read must not
-// keep the rest from their lines and tickets.
-func (r *Reconciler) logEnded(ctx context.Context, ids []string) {
-	ids = append(r.unlogged, ids...)
-	r.unlogged = nil
-	for i, id := range ids {
-		view, err := r.Store.Get(ctx, id)
-		switch {
-		case errors.Is(err, broker.ErrUnavailable):
-			r.unlogged = ids[i:min(len(ids), i+maxUnlogged)] // the rest would fare no better
-			return
-		case err != nil:
-			r.Log.Error("ended job not readable for the log", "job_id", id, "error", err)
-		default:
-			joblog.Ended(ctx, r.Log, view)
-		}
-	}
 }
 
 // moveMost bounds how many waiting jobs one look offers elsewhere.

@@ -200,12 +200,12 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 			Rule:              rapid.SampledFrom([]slackgate.Rule{slackgate.Seed, slackgate.Predictive}).Draw(rt, "rule"),
 			FreeQueueAgeCutMS: rapid.SampledFrom([]int64{0, 1, 3000, 8000, slackgate.Unbounded}).Draw(rt, "cut"),
 		}
-		var pools [slackgate.NumPaths]PoolPolicy
+		var pools [slackgate.NumPaths]broker.PoolPolicy
 		var crowds [slackgate.NumPaths]crowd
 		for _, path := range slackgate.Paths {
 			crowds[path] = drawCrowd(rt, path.String(), grid)
 			h.lay(path, &crowds[path], now)
-			pools[path] = PoolPolicy{Limit: crowds[path].limit, Closed: crowds[path].closed, FirstByteP95MS: crowds[path].p95}
+			pools[path] = broker.PoolPolicy{Limit: crowds[path].limit, Closed: crowds[path].closed, FirstByteP95MS: crowds[path].p95}
 		}
 		st, err := h.State(bg, pools)
 		h.must(err)
@@ -225,21 +225,20 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 		for _, path := range slackgate.Paths {
 			known.Pools[path] = slackgate.PoolState{Limit: pools[path].Limit, FirstByteP95MS: pools[path].FirstByteP95MS, Ladder: pools[path].Ladder}
 		}
-		var offers []Offer
+		var offers []broker.Offer
 		for i := range rapid.IntRange(1, most).Draw(rt, "offers") {
-			j := &broker.Job{
-				ID: fmt.Sprintf("new%d", i), Class: rapid.SampledFrom(classes).Draw(rt, "class"), Text: "x",
-				DeadlineMS: max(1, multiples(step, 0, longest).Draw(rt, "deadline")),
-				ReserveMS:  rapid.SampledFrom([]int64{0, ladderReserveMS, 2000}).Draw(rt, "reserve"),
-				Prefer: rapid.SampledFrom([][2]slackgate.Path{
-					{slackgate.Paid, slackgate.Free}, {slackgate.Free, slackgate.Paid}, {slackgate.Paid}, {slackgate.Free},
-				}).Draw(rt, "prefer"),
-				FirstByteOnly: rapid.Bool().Draw(rt, "first byte only"),
+			j := &broker.Submission{
+				Spec: broker.Spec{
+					ID: fmt.Sprintf("new%d", i), Class: rapid.SampledFrom(classes).Draw(rt, "class"), Text: "x", Prefer: rapid.SampledFrom([][2]slackgate.Path{
+						{slackgate.Paid, slackgate.Free}, {slackgate.Free, slackgate.Paid}, {slackgate.Paid}, {slackgate.Free},
+					}).Draw(rt, "prefer"), FirstByteOnly: rapid.Bool().Draw(rt, "first byte only"),
+				},
+				DeadlineInMS: max(1, multiples(step, 0, longest).Draw(rt, "deadline")), ReserveMS: rapid.SampledFrom([]int64{0, ladderReserveMS, 2000}).Draw(rt, "reserve"),
 			}
-			slack := j.DeadlineMS - j.ReserveMS
-			o := Offer{
-				Job: j, DeadlineMS: j.DeadlineMS, SlackMS: slack, Miss: slack <= 0,
-				Bounds: slackgate.Bounds(&known, j.Gate(0), policy, slack),
+			slack := j.DeadlineInMS - j.ReserveMS
+			o := broker.Offer{
+				Job: j, LeftMS: j.DeadlineInMS, ReserveMS: j.ReserveMS, Miss: slack <= 0,
+				Bounds: slackgate.Bounds(&known, j.Gate(0, j.ReserveMS), policy, slack),
 			}
 			for k := range o.Bounds { // a closed pool is not asked
 				if pools[o.Bounds[k].Path].Closed {
@@ -276,19 +275,19 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 					continue
 				}
 				p, m := &a.Pools[b.Path], models[b.Path]
-				if want := b.Check(m.running, &m.scores); p.Break != want || p.Ahead != m.upTo(o.SlackMS) {
-					rt.Fatalf("offer %d, %s: the script found %+v with %d ahead, the gate %+v with %d", i, b.Path, p.Break, p.Ahead, want, m.upTo(o.SlackMS))
+				if want := b.Check(m.running, &m.scores); p.Break != want || p.Ahead != m.upTo(o.SlackMS()) {
+					rt.Fatalf("offer %d, %s: the script found %+v with %d ahead, the gate %+v with %d", i, b.Path, p.Break, p.Ahead, want, m.upTo(o.SlackMS()))
 				}
 			}
-			res := slackgate.Decide(&slackgate.Snapshot{Pools: a.Pools}, o.Job.Gate(got.NowMS+o.DeadlineMS), policy, got.NowMS)
+			res := slackgate.Decide(&slackgate.Snapshot{Pools: a.Pools}, o.Job.Gate(got.NowMS+o.LeftMS, o.ReserveMS), policy, got.NowMS)
 			if res.Path != a.Path {
-				rt.Fatalf("offer %d (slack %d): the script says %s, the rule %s (%s)\n%+v", i, o.SlackMS, a.Path, res.Path, res.Reason, a.Pools)
+				rt.Fatalf("offer %d (slack %d): the script says %s, the rule %s (%s)\n%+v", i, o.SlackMS(), a.Path, res.Path, res.Reason, a.Pools)
 			}
 			if a.Path != slackgate.Reject {
 				if policy.Rule == slackgate.Predictive {
 					onRecord(rt, h, o.Job, &res)
 				}
-				models[a.Path].join(o.Job.Class, o.SlackMS)
+				models[a.Path].join(o.Job.Class, o.SlackMS())
 			}
 		}
 	})
@@ -296,7 +295,7 @@ func agreeOn(t *testing.T, h0 *harness, grid bool) {
 
 // onRecord holds that what the record of an admitted job says of its place is
 // what the rule says. The rungs of a small pool stand one place apart.
-func onRecord(t *rapid.T, h *harness, j *broker.Job, r *slackgate.Result) {
+func onRecord(t *rapid.T, h *harness, j *broker.Submission, r *slackgate.Result) {
 	got := h.view(j.ID).Admission
 	if got.PredictedWaitMS != r.PredictedWaitMS {
 		t.Fatalf("%s: a predicted wait of %d ms on record, by the rule it is %d", j.ID, got.PredictedWaitMS, r.PredictedWaitMS)
@@ -309,7 +308,7 @@ func onRecord(t *rapid.T, h *harness, j *broker.Job, r *slackgate.Result) {
 }
 
 // modelWithout reads a pool and leaves out the jobs just offered.
-func (h *harness) modelWithout(path slackgate.Path, now int64, offers []Offer) *model {
+func (h *harness) modelWithout(path slackgate.Path, now int64, offers []broker.Offer) *model {
 	name := path.String()
 	m := &model{scores: scores{now: now}, oldest: map[string]int64{}}
 	var mine []string
@@ -344,7 +343,7 @@ func admissionIsWhole(t *testing.T, h *harness) {
 	h.put(slackgate.Free, testJob("j", 90_000))
 	v := h.view("j")
 	if v.State != broker.StateWaiting || v.Path != slackgate.Free || v.Class != "summary" || v.Producer != "p" ||
-		v.Metadata["k"] != "j" || v.ReserveMS != 2000 || v.DeadlineAtMS-v.AcceptedMS != 90_000 || v.Admission.SlackMS != 88_000 {
+		v.Metadata["k"] != "j" || v.ReserveMS != 2000 || v.DeadlineAtMS-v.AcceptedAtMS != 90_000 || v.Admission.SlackMS != 88_000 {
 		t.Errorf("view %+v", v)
 	}
 	if got := h.score("0000000000000001:summary:j", "waiting", "free"); got != v.DeadlineAtMS-2000 {
@@ -369,11 +368,11 @@ func batchSeesItself(t *testing.T, h *harness) {
 	policy := slackgate.Policy{Rule: slackgate.Seed}
 	known := slackgate.Snapshot{}
 	known.Pools[slackgate.Paid] = slackgate.PoolState{Limit: 3, FirstByteP95MS: 1200}
-	var offers []Offer
+	var offers []broker.Offer
 	for _, id := range ids(10, "j") {
 		j := testJob(id, 15_000)
 		j.Prefer = [2]slackgate.Path{slackgate.Paid}
-		offers = append(offers, Offer{Job: j, DeadlineMS: 15_000, SlackMS: 13_000, Bounds: slackgate.Bounds(&known, j.Gate(0), policy, 13_000)})
+		offers = append(offers, broker.Offer{Job: j, LeftMS: 15_000, ReserveMS: 2000, Bounds: slackgate.Bounds(&known, j.Gate(0, j.ReserveMS), policy, 13_000)})
 	}
 	got, err := h.Admit(bg, pools, offers)
 	h.must(err)
@@ -395,7 +394,7 @@ func staleDoesNothing(t *testing.T, h *harness) {
 	h.saw(h.state().NowMS - 2*testTimeout.Milliseconds())
 	miss := offerTo(slackgate.Paid, testJob("m", 1000))
 	miss.Miss = true
-	got, err := h.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("j", 60_000)), miss})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("j", 60_000)), miss})
 	h.must(err)
 	if !got.Stale || got.Jobs != nil {
 		t.Fatalf("%+v, want stale", got)
@@ -423,7 +422,7 @@ func TestGiveUpIsAheadOfTheTimeout(t *testing.T) {
 func noSlackIsMiss(t *testing.T, h *harness) {
 	h.live(1, 1)
 	j := testJob("j", 1500)
-	got, err := h.Admit(bg, openPools(), []Offer{{Job: j, DeadlineMS: 1500, SlackMS: -500, Miss: true}})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{{Job: j, LeftMS: 1500, ReserveMS: 2000, Miss: true}})
 	h.must(err)
 	rows := h.misses()
 	if got.Jobs[0].Path != slackgate.Reject || len(rows) != 1 {
@@ -431,7 +430,7 @@ func noSlackIsMiss(t *testing.T, h *harness) {
 	}
 	r := rows[0]
 	if r.Path != slackgate.Reject || r.Cause != broker.CauseNoSlack || r.Outcome != broker.OutcomeExpired || r.JobID != "j" ||
-		r.Class != "summary" || r.Producer != "p" || r.SlackMS != -500 || r.DeadlineMS != got.NowMS+1500 || r.FirstByteMS != -1 {
+		r.Class != "summary" || r.Producer != "p" || r.SlackMS != -500 || r.DeadlineAtMS != got.NowMS+1500 || r.FirstByteMS != -1 {
 		t.Errorf("row %+v", r)
 	}
 	if _, err := h.Get(bg, "j"); !errors.Is(err, broker.ErrNotFound) {
@@ -447,7 +446,7 @@ func capacity(t *testing.T, h *harness) {
 	if paid() != 0 {
 		t.Errorf("capacity %d with no worker", paid())
 	}
-	a, b := Worker{ID: "a", Path: slackgate.Paid, Slots: 3}, Worker{ID: "b", Path: slackgate.Paid, Slots: 5}
+	a, b := broker.Worker{ID: "a", Path: slackgate.Paid, Slots: 3}, broker.Worker{ID: "b", Path: slackgate.Paid, Slots: 5}
 	h.must(h.Beat(bg, a, time.Minute))
 	h.must(h.Beat(bg, b, 2*time.Minute))
 	h.must(h.Beat(bg, b, 2*time.Minute)) // the same worker counts once
@@ -470,7 +469,7 @@ func capacity(t *testing.T, h *harness) {
 		t.Errorf("capacity %d after b left", paid())
 	}
 	// With no living worker the pool is closed at the door and at the claim.
-	got, err := h.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("j", 60_000))})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("j", 60_000))})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Reject || got.Jobs[0].Pools[slackgate.Paid].Capacity != 0 {
 		t.Errorf("admitted to a pool without workers: %+v", got.Jobs[0])
@@ -498,13 +497,13 @@ func releasedCounter(t *testing.T, h *harness) {
 	// among them.
 	l.Build(&slackgate.LadderInput{Capacity: 1, RunningAgesMS: []int64{0}, Belief: slackgate.FixedBelief(1000, 1000), ReserveMS: 0, HorizonMS: 60_000})
 	pools[slackgate.Paid].Ladder, pools[slackgate.Paid].Released = l, st.Released[slackgate.Paid]
-	offer := func(id string) Admission {
+	offer := func(id string) broker.OfferResult {
 		t.Helper()
 		j := testJob(id, 2500)
 		j.ReserveMS, j.Prefer = 0, [2]slackgate.Path{slackgate.Paid}
 		known := slackgate.Snapshot{}
 		known.Pools[slackgate.Paid] = slackgate.PoolState{Limit: 1, FirstByteP95MS: 1000, Ladder: l}
-		got, err := h.Admit(bg, pools, []Offer{{Job: j, DeadlineMS: 2500, SlackMS: 2500, Bounds: slackgate.Bounds(&known, j.Gate(0), policy, 2500)}})
+		got, err := h.Admit(bg, pools, []broker.Offer{{Job: j, LeftMS: 2500, Bounds: slackgate.Bounds(&known, j.Gate(0, j.ReserveMS), policy, 2500)}})
 		h.must(err)
 		return got.Jobs[0]
 	}
@@ -532,7 +531,7 @@ func releasedCounter(t *testing.T, h *harness) {
 	h.must(err)
 	h.put(slackgate.Paid, testJob("lost", 60_000))
 	h.must(h.rdb.Del(bg, h.key("job", "lost")).Err())
-	h.must(h.Leave(bg, Worker{ID: "w-paid", Path: slackgate.Paid, Slots: 1}))
+	h.must(h.Leave(bg, broker.Worker{ID: "w-paid", Path: slackgate.Paid, Slots: 1}))
 	h.live(10, 0)
 	if c, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); c != nil || err != nil {
 		t.Fatalf("claimed %+v, %v", c, err)
@@ -547,7 +546,7 @@ func emptyLadder(t *testing.T, h *harness) {
 	h.live(10, 10)
 	b := anywhere(slackgate.Paid)
 	b[0].Laddered = true
-	got, err := h.Admit(bg, openPools(), []Offer{{Job: testJob("j", 60_000), DeadlineMS: 60_000, SlackMS: 58_000, Bounds: b}})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{{Job: testJob("j", 60_000), LeftMS: 60_000, ReserveMS: 2000, Bounds: b}})
 	h.must(err)
 	if a := got.Jobs[0]; a.Path != slackgate.Reject || a.Pools[slackgate.Paid].Break.Rung != 1 {
 		t.Errorf("%+v", a)
@@ -560,9 +559,9 @@ func heldOffer(t *testing.T, h *harness) {
 	was := h.view("j")
 	again := func(c *broker.Claim) slackgate.Path {
 		t.Helper()
-		o := offerTo(slackgate.Paid, &c.Job)
-		o.Held = c
-		got, err := h.Admit(bg, openPools(), []Offer{o})
+		o := offerTo(slackgate.Paid, &broker.Submission{Spec: c.Spec, DeadlineInMS: 60_000, ReserveMS: c.ReserveMS})
+		o.Claim = c
+		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		return got.Jobs[0].Path
 	}
@@ -571,7 +570,7 @@ func heldOffer(t *testing.T, h *harness) {
 		t.Fatalf("paid did not take the job: %s", p)
 	}
 	v := h.view("j")
-	if v.State != broker.StateWaiting || v.Path != slackgate.Paid || v.DeadlineAtMS != was.DeadlineAtMS || v.AcceptedMS != was.AcceptedMS {
+	if v.State != broker.StateWaiting || v.Path != slackgate.Paid || v.DeadlineAtMS != was.DeadlineAtMS || v.AcceptedAtMS != was.AcceptedAtMS {
 		t.Errorf("%+v, was %+v", v, was)
 	}
 	if p := again(c); p != slackgate.Reject {
@@ -597,7 +596,7 @@ func ticketsForFreeSlots(t *testing.T, h *harness) {
 	h.live(3, 1)
 	h.put(slackgate.Paid, testJob("runs", 60_000))
 	h.claim(slackgate.Paid) // two slots are free now
-	var batch []Offer
+	var batch []broker.Offer
 	for i := range 4 {
 		batch = append(batch, offerTo(slackgate.Paid, testJob(fmt.Sprintf("w%d", i), 60_000)))
 	}
@@ -614,10 +613,10 @@ func ticketsForFreeSlots(t *testing.T, h *harness) {
 	}
 	h.claim(slackgate.Paid)
 	h.claim(slackgate.Paid) // every slot is taken
-	if got, err = h.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("x", 60_000))}); err != nil || got.Jobs[0].Ticket {
+	if got, err = h.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("x", 60_000))}); err != nil || got.Jobs[0].Ticket {
 		t.Errorf("with no slot free: %+v, %v", got.Jobs, err)
 	}
-	if got, err = h.Admit(bg, openPools(), []Offer{{Job: testJob("no", 60_000), DeadlineMS: 60_000}}); err != nil || got.Jobs[0].Ticket {
+	if got, err = h.Admit(bg, openPools(), []broker.Offer{{Job: testJob("no", 60_000), LeftMS: 60_000}}); err != nil || got.Jobs[0].Ticket {
 		t.Errorf("a refusal: %+v, %v", got.Jobs, err)
 	}
 }

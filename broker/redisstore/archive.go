@@ -5,21 +5,13 @@ import (
 	"strconv"
 	"time"
 
+	"leeway/broker"
 	"leeway/broker/ledger"
 )
 
 // archiveMark is how long the store goes on keeping every row after the last
 // word of an archive.
 const archiveMark = 7 * 24 * time.Hour
-
-// ArchiveState is how far the archive has come.
-type ArchiveState struct {
-	// LastSuccessMS is when it last had all that there was, or took a batch;
-	// 0: never.
-	LastSuccessMS int64
-	// LagRows is how many rows were booked since, for each ledger.
-	LagRows map[ledger.Kind]int64
-}
 
 // ExpectArchive says that an archive is configured: from then on rows are
 // dropped only by [Store.Trim]. It must be said again within a week.
@@ -47,7 +39,7 @@ func (s *Store) Archived(ctx context.Context, k ledger.Kind, booked int64) error
 }
 
 // Archive reads how far the archive has come; nil when none is configured.
-func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ArchiveState, error) {
+func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ledger.ArchiveState, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m, err := s.rdb.HGetAll(ctx, s.key("archive")).Result()
@@ -58,7 +50,7 @@ func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ArchiveState, er
 		return nil, nil //nolint:nilnil // no archive is no error
 	}
 	num := func(f string) int64 { n, _ := strconv.ParseInt(m[f], 10, 64); return n }
-	a := &ArchiveState{LastSuccessMS: num("at"), LagRows: map[ledger.Kind]int64{}}
+	a := &ledger.ArchiveState{LastSuccessAtMS: num("at"), LagRows: map[ledger.Kind]int64{}}
 	for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
 		done := num(string(k))
 		if m[string(k)] == "" {
@@ -73,7 +65,7 @@ func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ArchiveState, er
 // are older than keepFor or more than the store's bound of rows. It returns how
 // many, and whether there is more to drop.
 func (s *Store) Trim(ctx context.Context, k ledger.Kind, archived string, keepFor time.Duration) (dropped int64, more bool, err error) {
-	v, err := s.run(ctx, scriptTrim, streams[k], archived, s.NowMS()-keepFor.Milliseconds(), s.rows, MaxPage)
+	v, err := s.run(ctx, scriptTrim, streams[k], archived, s.NowMS()-keepFor.Milliseconds(), s.rows, broker.MaxPage)
 	if err != nil {
 		return 0, false, err
 	}

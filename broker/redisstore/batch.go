@@ -20,11 +20,6 @@ const (
 	// batchKeep is how long a batch stays after its last line; one that has
 	// jobs stays as long as the last of them may be read.
 	batchKeep = time.Hour
-	// BatchReceiving is how long a batch counts as being received without a
-	// sign of whoever reads its lines.
-	BatchReceiving = 2 * time.Minute
-	// MaxLines bounds a page of a batch's lines, and what one call puts down.
-	MaxLines = 200
 )
 
 // OpenBatch begins a run of lines: under a new batch, or one on record. With
@@ -39,7 +34,7 @@ func (s *Store) OpenBatch(ctx context.Context, id, producer string, again bool, 
 }
 
 func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most int) (run int64, err error) {
-	v, err := s.run(ctx, scriptOpenBatch, id, producer, mode, batchKeep.Milliseconds(), most, BatchReceiving.Milliseconds(), recentBatches)
+	v, err := s.run(ctx, scriptOpenBatch, id, producer, mode, batchKeep.Milliseconds(), most, broker.BatchReceiving.Milliseconds(), recentBatches)
 	if err != nil {
 		return 0, err
 	}
@@ -66,7 +61,7 @@ func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most i
 // when the run has no more. Lines with jobs were put down when those were
 // admitted.
 func (s *Store) SetLines(ctx context.Context, batch string, last bool, lines ...broker.BatchLine) error {
-	receiving := BatchReceiving.Milliseconds()
+	receiving := broker.BatchReceiving.Milliseconds()
 	if last {
 		receiving = 0
 	}
@@ -99,20 +94,20 @@ func (s *Store) Batch(ctx context.Context, id string) (*broker.Batch, error) {
 		return nil, broker.ErrBatchNotFound
 	}
 	b := &broker.Batch{
-		ID: id, Producer: m.Val()["producer"], Lines: lines.Val(), ExpiresMS: s.NowMS() + ttl.Val().Milliseconds(),
+		ID: id, Producer: m.Val()["producer"], Lines: lines.Val(), ExpiresAtMS: s.NowMS() + ttl.Val().Milliseconds(),
 		Said: map[string]int64{}, Ended: map[broker.Outcome]int64{},
 	}
 	for k, v := range m.Val() {
 		n, _ := strconv.ParseInt(v, 10, 64) // the producer: not used
 		switch kind, of, _ := strings.Cut(k, ":"); {
 		case k == "created":
-			b.CreatedMS = n
+			b.CreatedAtMS = n
 		case k == "cancelled":
-			b.CancelledMS = n
+			b.CancelledAtMS = n
 		case k == "due":
-			b.DueMS = n
+			b.DueAtMS = n
 		case k == "receiving":
-			b.ReceivingUntilMS = n
+			b.ReceivingEndsAtMS = n
 		case kind == "said" && n != 0:
 			b.Said[of] = n
 		case kind == "ended" && n != 0:
@@ -130,13 +125,13 @@ func (s *Store) CloseBatch(ctx context.Context, id string) error {
 }
 
 // Lines reads lines of a batch in their order, those after a place first; at
-// most [MaxLines]. With jobs set their records are read too, without answers.
+// most [broker.MaxLines]. With jobs set their records are read too, without answers.
 func (s *Store) Lines(ctx context.Context, id string, after int64, limit int, jobs bool) ([]broker.BatchLine, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	key := s.key("batch", id)
 	names, err := s.rdb.ZRangeByScoreWithScores(ctx, key+":order", &redis.ZRangeBy{
-		Min: "(" + strconv.FormatInt(after, 10), Max: "+inf", Count: int64(min(limit, MaxLines)),
+		Min: "(" + strconv.FormatInt(after, 10), Max: "+inf", Count: int64(min(limit, broker.MaxLines)),
 	}).Result()
 	if err != nil {
 		return nil, unavailable(err)
@@ -150,12 +145,12 @@ func (s *Store) Lines(ctx context.Context, id string, after int64, limit int, jo
 }
 
 // EndedLines reads lines of a batch in the order in which their jobs ended,
-// from the nth on, with the jobs and their answers; at most [MaxLines].
+// from the nth on, with the jobs and their answers; at most [broker.MaxLines].
 func (s *Store) EndedLines(ctx context.Context, id string, n int64, limit int) ([]broker.BatchLine, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	key := s.key("batch", id)
-	names, err := s.rdb.LRange(ctx, key+":ended", n, n+int64(min(limit, MaxLines))-1).Result()
+	names, err := s.rdb.LRange(ctx, key+":ended", n, n+int64(min(limit, broker.MaxLines))-1).Result()
 	if err != nil || len(names) == 0 {
 		return nil, orUnavailable(err)
 	}
@@ -226,8 +221,8 @@ func (s *Store) fillLines(ctx context.Context, key string, lines []broker.BatchL
 }
 
 // Jobs reads the records of jobs without their answers; nil for those that are
-// not on record. They should be no more than [MaxLines].
-func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.View, error) {
+// not on record. They should be no more than [broker.MaxLines].
+func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	return s.views(ctx, ids, false)
@@ -235,8 +230,8 @@ func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.View, error) 
 
 // views reads the records of jobs; nil for an empty id and for one that is not
 // on record or cannot be read.
-func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broker.View, error) {
-	out := make([]*broker.View, len(ids))
+func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broker.Job, error) {
+	out := make([]*broker.Job, len(ids))
 	recs := make([]*redis.MapStringStringCmd, len(ids))
 	texts := make([]*redis.StringCmd, len(ids))
 	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -264,7 +259,7 @@ func (s *Store) views(ctx context.Context, ids []string, answers bool) ([]*broke
 		}
 		// One that cannot be read is no reason not to show the others; asking
 		// for it alone says what is wrong.
-		out[i], _ = view(id, recs[i].Val(), answer)
+		out[i], _ = readJob(id, recs[i].Val(), answer)
 	}
 	return out, nil
 }

@@ -59,7 +59,7 @@ func problems(r *ledger.Report) string {
 // as often as it likes, long after it has lost it.
 type actor struct {
 	claim *broker.Claim
-	rows  []Settlement // of the attempts it has opened
+	rows  []broker.SpendRow // of the attempts it has opened
 }
 
 // interleavings: whatever order events come in, twice, late, or from holders
@@ -94,7 +94,7 @@ func interleavings(t *testing.T, h0 *harness) {
 			"submit under a budget": func(*rapid.T) {
 				jobs++
 				o := budgetedOffer(fmt.Sprintf("j%d", jobs), rapid.Int64Range(0, 20_000).Draw(rt, "cost"), rapid.Int64Range(0, 60_000).Draw(rt, "cap"))
-				got, err := h.Admit(bg, openPools(), []Offer{o})
+				got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 				h.must(err)
 				producer := &got.Jobs[0].Budgets[slackgate.ProducerBudget]
 				if fits := producer.Admits(o.CostMicro); (got.Jobs[0].Path == slackgate.Paid) != fits {
@@ -104,9 +104,9 @@ func interleavings(t *testing.T, h0 *harness) {
 			"rescue": func(*rapid.T) {
 				if a := some(); a != nil && a.claim.Path == slackgate.Free {
 					o := budgetedOffer(a.claim.ID, 7000, 1_000_000)
-					j := a.claim.Job
-					o.Job, o.Held = &j, a.claim
-					_, err := h.Admit(bg, openPools(), []Offer{o})
+					j := broker.Submission{Spec: a.claim.Spec}
+					o.Job, o.Claim = &j, a.claim
+					_, err := h.Admit(bg, openPools(), []broker.Offer{o})
 					h.must(err)
 				}
 			},
@@ -114,14 +114,14 @@ func interleavings(t *testing.T, h0 *harness) {
 				if jobs > 0 {
 					o := budgetedOffer(fmt.Sprintf("j%d", rapid.IntRange(1, jobs).Draw(rt, "job")), 7000, 1_000_000)
 					o.Move, o.Bounds = true, anywhere(path())
-					_, err := h.Admit(bg, openPools(), []Offer{o})
+					_, err := h.Admit(bg, openPools(), []broker.Offer{o})
 					h.must(err)
 				}
 			},
 			"arrive late": func(*rapid.T) {
 				jobs++
 				j := testJob(fmt.Sprintf("j%d", jobs), 1000)
-				_, err := h.Admit(bg, openPools(), []Offer{{Job: j, DeadlineMS: 1000, SlackMS: -1000, Miss: true}})
+				_, err := h.Admit(bg, openPools(), []broker.Offer{{Job: j, LeftMS: 1000, ReserveMS: 2000, Miss: true}})
 				h.must(err)
 			},
 			"claim": func(*rapid.T) {
@@ -141,9 +141,9 @@ func interleavings(t *testing.T, h0 *harness) {
 					if rapid.Bool().Draw(rt, "reported") {
 						s.ReportedCostMicro, s.ListCostMicro = new(s.CostMicro), new(s.CostMicro+rapid.Int64Range(0, 3).Draw(rt, "off"))
 					}
-					row := s.SpendRow
+					row := s
 					row.ReportedCostMicro, row.ListCostMicro = nil, nil // nothing is reported before the call
-					err := h.OpenSpend(bg, a.claim, &row, s.Priced, 200, 100)
+					err := h.OpenSpend(bg, a.claim, &row)
 					fenced(err)
 					if err == nil {
 						a.rows = append(a.rows, s)
@@ -232,7 +232,7 @@ func (h *harness) booked() {
 	h.must(err)
 	h.put(slackgate.Free, testJob("waits", 60_000))
 	h.putBudgeted("budgeted", 15_000, 1_000_000)
-	_, err = h.Admit(bg, openPools(), []Offer{{Job: testJob("late", 1000), DeadlineMS: 1000, SlackMS: -1000, Miss: true}})
+	_, err = h.Admit(bg, openPools(), []broker.Offer{{Job: testJob("late", 1000), LeftMS: 1000, ReserveMS: 2000, Miss: true}})
 	h.must(err)
 }
 
@@ -370,11 +370,11 @@ func trimmedBooks(t *testing.T, h *harness) {
 // meanwhile.
 func manyProducers(t *testing.T, h *harness) {
 	h.live(10, 10)
-	var offers []Offer
+	var offers []broker.Offer
 	for _, id := range ids(2*ledger.MostProducers+2, "p") {
 		j := testJob(id, 1000)
 		j.Producer = id
-		offers = append(offers, Offer{Job: j, DeadlineMS: 1000, SlackMS: -1000, Miss: true}, Offer{Job: testJob(id+"again", 1000), DeadlineMS: 1000, SlackMS: -1000, Miss: true})
+		offers = append(offers, broker.Offer{Job: j, LeftMS: 1000, ReserveMS: 2000, Miss: true}, broker.Offer{Job: testJob(id+"again", 1000), LeftMS: 1000, ReserveMS: 2000, Miss: true})
 	}
 	_, err := h.Admit(bg, openPools(), offers)
 	h.must(err)
@@ -404,12 +404,12 @@ func manyProducers(t *testing.T, h *harness) {
 func orphans(t *testing.T, h *harness) {
 	h.must(h.SyncClock(bg))
 	row := broker.SpendRow{JobID: "probe-1", Attempt: 1, Path: slackgate.Paid, Class: "probe", Backend: "lab", Currency: "USD", MaxCostMicro: 9}
-	h.must(h.OpenProbe(bg, &row, true, 3, 1))
+	h.must(h.OpenProbe(bg, &row))
 	h.sweep()
 	if len(h.openRows()) != 1 {
 		t.Fatal("settled before its time")
 	}
-	due := row.DueMS
+	due := row.DueAtMS
 	h.must(h.rdb.ZAdd(bg, h.key("spend", "due"), z(h.NowMS()-settleBy.Milliseconds()-1, "probe-1/1")).Err())
 	h.sweep()
 	if len(h.openRows()) != 1 {
@@ -418,7 +418,7 @@ func orphans(t *testing.T, h *harness) {
 	h.must(h.rdb.Set(bg, h.key("back"), h.NowMS()-settleBy.Milliseconds()-1, 0).Err())
 	h.sweep()
 	rows := h.spent()
-	if len(h.openRows()) != 0 || len(rows) != 1 || rows[0].Known != broker.KnownUnknown || rows[0].CostMicro != 9 || rows[0].DueMS != 0 || due == 0 {
+	if len(h.openRows()) != 0 || len(rows) != 1 || rows[0].Known != broker.KnownUnknown || rows[0].CostMicro != 9 || rows[0].DueAtMS != 0 || due == 0 {
 		t.Errorf("open %+v, settled %+v", h.openRows(), rows)
 	}
 	if n, _ := h.rdb.ZCard(bg, h.key("spend", "due")).Result(); n != 0 {
@@ -468,8 +468,8 @@ func filteredPages(t *testing.T, h *harness) {
 				if got == 0 && len(p.Rows) > 0 {
 					first = p.Rows[0].JobID
 				}
-				if got += len(p.Rows); len(p.Rows) > limit || p.ReachesBackToMS != 1000 {
-					t.Errorf("%s: a page of %d rows, reaching back to %d", tt.name, len(p.Rows), p.ReachesBackToMS)
+				if got += len(p.Rows); len(p.Rows) > limit || p.OldestAtMS != 1000 {
+					t.Errorf("%s: a page of %d rows, reaching back to %d", tt.name, len(p.Rows), p.OldestAtMS)
 				}
 				if cursor = p.Next; cursor == "" {
 					break

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -29,7 +30,7 @@ func TestParallelSubmissionsAgainstABudgetOverRedis(t *testing.T) {
 			for i := range each {
 				wg.Go(func() {
 					id := fmt.Sprintf("r%d-c%d-%d", round, c, i)
-					got, err := other.Admit(bg, openPools(), []Offer{budgetedOffer(id, cost, 10*cost+cost-1)})
+					got, err := other.Admit(bg, openPools(), []broker.Offer{budgetedOffer(id, cost, 10*cost+cost-1)})
 					if err != nil || got.Stale {
 						t.Errorf("%+v, %v", got, err)
 						return

@@ -26,7 +26,7 @@ var budgetBehaviours = []behaviour{
 
 // budgetedOffer offers a job of producer p to paid, under a budget of its
 // producer.
-func budgetedOffer(id string, cost, limit int64) Offer {
+func budgetedOffer(id string, cost, limit int64) broker.Offer {
 	o := offerTo(slackgate.Paid, testJob(id, 60_000))
 	o.CostMicro = cost
 	o.Budgets[slackgate.ProducerBudget] = slackgate.Budget{Set: true, CapMicro: limit}
@@ -35,7 +35,7 @@ func budgetedOffer(id string, cost, limit int64) Offer {
 
 func (h *harness) putBudgeted(id string, cost, limit int64) {
 	h.t.Helper()
-	got, err := h.Admit(bg, openPools(), []Offer{budgetedOffer(id, cost, limit)})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{budgetedOffer(id, cost, limit)})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Paid {
 		h.t.Fatalf("%s: %+v", id, got.Jobs[0])
@@ -56,8 +56,8 @@ func (h *harness) held() (held, reserved map[string]string) {
 // reserved; the two must be the same here.
 func (h *harness) charged() (spent, reserved int64) {
 	h.t.Helper()
-	got, err := h.Admit(bg, openPools(), []Offer{{
-		Job: testJob("ask", 60_000), DeadlineMS: 60_000, SlackMS: 58_000,
+	got, err := h.Admit(bg, openPools(), []broker.Offer{{
+		Job: testJob("ask", 60_000), LeftMS: 60_000, ReserveMS: 2000,
 		Budgets: [slackgate.NumBudgets]slackgate.Budget{{Set: true}, {Set: true}},
 	}})
 	h.must(err)
@@ -113,7 +113,7 @@ func budgetClosesPaid(t *testing.T, h *harness) {
 		id := fmt.Sprintf("j%d-%d", tt.cost, tt.limit)
 		o := budgetedOffer(id, tt.cost, tt.limit)
 		o.Bounds[1] = anywhere(slackgate.Free)[0]
-		got, err := h.Admit(bg, openPools(), []Offer{o})
+		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		if a := got.Jobs[0]; a.Path != tt.want || a.Budgets[slackgate.ProducerBudget].CapMicro != tt.limit {
 			t.Errorf("cost %d, budget %d: %s, %+v", tt.cost, tt.limit, a.Path, a.Budgets)
@@ -123,13 +123,13 @@ func budgetClosesPaid(t *testing.T, h *harness) {
 	o := budgetedOffer("other", 500, 1000)
 	o.Job.Producer = "q"
 	o.Budgets[slackgate.ClassBudget] = slackgate.Budget{Set: true, CapMicro: 1499}
-	got, err := h.Admit(bg, openPools(), []Offer{o})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Reject {
 		t.Errorf("%+v", got.Jobs[0])
 	}
 	o.Budgets[slackgate.ClassBudget].CapMicro = 1500
-	got, err = h.Admit(bg, openPools(), []Offer{o})
+	got, err = h.Admit(bg, openPools(), []broker.Offer{o})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Paid {
 		t.Errorf("%+v", got.Jobs[0])
@@ -139,7 +139,7 @@ func budgetClosesPaid(t *testing.T, h *harness) {
 
 func budgetWithinACall(t *testing.T, h *harness) {
 	h.live(10, 10)
-	var offers []Offer
+	var offers []broker.Offer
 	for i := range 25 {
 		offers = append(offers, budgetedOffer("j"+strconv.Itoa(i), 1000, 10_500))
 	}
@@ -170,7 +170,7 @@ func budgetSettles(t *testing.T, h *harness) {
 	_, err := h.Finish(bg, c, usable("x"), row)
 	h.must(err)
 	h.wantCharged("booked at its true cost", 14_000, 0)
-	got, err := h.Admit(bg, openPools(), []Offer{budgetedOffer("more", 86_001, 100_000), budgetedOffer("fits", 86_000, 100_000)})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{budgetedOffer("more", 86_001, 100_000), budgetedOffer("fits", 86_000, 100_000)})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Reject || got.Jobs[1].Path != slackgate.Paid {
 		t.Errorf("%+v", got.Jobs)
@@ -260,7 +260,7 @@ func budgetMoves(t *testing.T, h *harness) {
 	h.putBudgeted("j", 15_000, 15_000)
 	o := offerTo(slackgate.Free, testJob("j", 60_000))
 	o.Move = true
-	got, err := h.Admit(bg, openPools(), []Offer{o})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Free {
 		t.Fatalf("%+v", got.Jobs[0])
@@ -268,13 +268,13 @@ func budgetMoves(t *testing.T, h *harness) {
 	h.wantCharged("moved to free", 0, 0)
 	back := budgetedOffer("j", 15_001, 15_000)
 	back.Move = true
-	got, err = h.Admit(bg, openPools(), []Offer{back})
+	got, err = h.Admit(bg, openPools(), []broker.Offer{back})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Reject {
 		t.Errorf("moved to paid over its budget: %+v", got.Jobs[0])
 	}
 	back.CostMicro = 15_000
-	_, err = h.Admit(bg, openPools(), []Offer{back})
+	_, err = h.Admit(bg, openPools(), []broker.Offer{back})
 	h.must(err)
 	h.wantCharged("moved to paid", 0, 15_000)
 }
@@ -288,8 +288,8 @@ func budgetRescue(t *testing.T, h *harness) {
 		want  slackgate.Path
 	}{{14_999, slackgate.Reject}, {15_000, slackgate.Paid}} {
 		o := budgetedOffer("j", 15_000, tt.limit)
-		o.Held = c
-		got, err := h.Admit(bg, openPools(), []Offer{o})
+		o.Claim = c
+		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		if got.Jobs[0].Path != tt.want {
 			t.Errorf("a budget of %d: %+v", tt.limit, got.Jobs[0])
@@ -330,7 +330,7 @@ func liveJobs(t *testing.T, h *harness) {
 		t.Helper()
 		o := offerTo(slackgate.Paid, testJob("ask", 60_000))
 		o.Quota, o.Bounds = slackgate.Quota{MaxInFlight: 100}, [2]slackgate.Bound{}
-		got, err := h.Admit(bg, openPools(), []Offer{o})
+		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		if n := got.Jobs[0].Quota.InFlight; n != want {
 			t.Errorf("%s: %d unfinished jobs, want %d", what, n, want)
@@ -342,7 +342,7 @@ func liveJobs(t *testing.T, h *harness) {
 	live("one in each pool", 2)
 	move := offerTo(slackgate.Free, testJob("a", 60_000))
 	move.Move = true
-	_, err := h.Admit(bg, openPools(), []Offer{move})
+	_, err := h.Admit(bg, openPools(), []broker.Offer{move})
 	h.must(err)
 	live("one moved", 2)
 	c := h.claim(slackgate.Free)

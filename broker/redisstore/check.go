@@ -221,7 +221,7 @@ func (s *Store) scan(ctx context.Context, cursor uint64, match string) ([]string
 	if err != nil {
 		return nil, 0, err
 	}
-	keys, next, err := node.Scan(ctx, cursor, match, MaxPage).Result()
+	keys, next, err := node.Scan(ctx, cursor, match, broker.MaxPage).Result()
 	if err != nil {
 		return nil, 0, unavailable(err)
 	}
@@ -246,7 +246,7 @@ func (s *Store) readRecords(ctx context.Context, ids []string) (out []ledger.Rec
 		for _, id := range chunk {
 			rec := ledger.Record{
 				ID: id, State: broker.State(r.string()), Outcome: broker.Outcome(r.string()),
-				Attempts: int(num()), AcceptedMS: num(), EndedMS: num(), Unlisted: r.int() == 1,
+				Attempts: int(num()), AcceptedAtMS: num(), EndedMS: num(), Unlisted: r.int() == 1,
 			}
 			if rec.State != "" { // else expired since the scan
 				out = append(out, rec)
@@ -262,7 +262,7 @@ func (s *Store) readRecords(ctx context.Context, ids []string) (out []ledger.Rec
 // checkRows feeds a ledger's rows to a balance, and holds each minute's sums
 // against them once all its rows have been seen.
 func checkRows[T any](ctx context.Context, s *Store, b *ledger.Balance, books *ledger.Books, k ledger.Kind,
-	read func(context.Context, *ledger.Filter, string, int) (*Page[T], error), of func(*T) (id, producer string),
+	read func(context.Context, *ledger.Filter, string, int) (*broker.Page[T], error), of func(*T) (id, producer string),
 	feed func(*T), add func(ledger.Sums, *T, string),
 ) error {
 	ext := books.Extent(k)
@@ -270,7 +270,7 @@ func checkRows[T any](ctx context.Context, s *Store, b *ledger.Balance, books *l
 		return nil
 	}
 	m := &minuteWalk{s: s, b: b, books: books, kind: k}
-	m.next = max(b.FirstMinute(k), ledger.MinuteOf(s.RollupsReachBackToMS()))
+	m.next = max(b.FirstMinute(k), ledger.MinuteOf(s.OldestRollupAtMS()))
 	var rows []T // of the minute at hand
 	at := int64(-1)
 	compare := func() error {
@@ -288,7 +288,7 @@ func checkRows[T any](ctx context.Context, s *Store, b *ledger.Balance, books *l
 	}
 	cursor := ""
 	for {
-		p, err := read(ctx, &ledger.Filter{}, cursor, MaxPage)
+		p, err := read(ctx, &ledger.Filter{}, cursor, broker.MaxPage)
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
+
 	"github.com/redis/go-redis/v9"
 )
 
@@ -68,14 +70,14 @@ func TestClientURL(t *testing.T) {
 func TestRisks(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		d    Durability
+		d    broker.Durability
 		want []string // the setting that each risk names
 	}{
-		{"as it should be", Durability{EvictionPolicy: "noeviction", AppendOnly: true}, nil},
-		{"evicts", Durability{EvictionPolicy: "allkeys-lru", AppendOnly: true}, []string{"maxmemory-policy"}},
-		{"forgets", Durability{EvictionPolicy: "noeviction"}, []string{"appendonly"}},
-		{"a replica", Durability{EvictionPolicy: "noeviction", AppendOnly: true, Replica: true}, []string{"replica"}},
-		{"everything", Durability{EvictionPolicy: "volatile-ttl", Replica: true}, []string{"maxmemory-policy", "appendonly", "replica"}},
+		{"as it should be", broker.Durability{EvictionPolicy: "noeviction", AppendOnly: true}, nil},
+		{"evicts", broker.Durability{EvictionPolicy: "allkeys-lru", AppendOnly: true}, []string{"maxmemory-policy"}},
+		{"forgets", broker.Durability{EvictionPolicy: "noeviction"}, []string{"appendonly"}},
+		{"a replica", broker.Durability{EvictionPolicy: "noeviction", AppendOnly: true, Replica: true}, []string{"replica"}},
+		{"everything", broker.Durability{EvictionPolicy: "volatile-ttl", Replica: true}, []string{"maxmemory-policy", "appendonly", "replica"}},
 	} {
 		got := tt.d.Risks()
 		if len(got) != len(tt.want) || slices.ContainsFunc(tt.want, func(w string) bool {

@@ -23,7 +23,7 @@ func TestClockStepsBack(t *testing.T) {
 	h := newHarness(t, "redis://"+m.Addr()+"/0")
 	h.live(2, 0)
 	for _, id := range []string{"claimed", "cancelled"} {
-		h.put(slackgate.Paid, &broker.Job{ID: id, Class: "summary", Text: "x", DeadlineMS: 60_000, ReserveMS: 2000, Prefer: [2]slackgate.Path{slackgate.Paid}})
+		h.put(slackgate.Paid, &broker.Submission{Spec: broker.Spec{ID: id, Class: "summary", Text: "x", Prefer: [2]slackgate.Path{slackgate.Paid}}, DeadlineInMS: 60_000, ReserveMS: 2000})
 	}
 	m.SetTime(at.Add(-5 * time.Minute))
 	if st := h.state(); st.Pools[slackgate.Paid].QueueAgeMS != 0 {
@@ -33,7 +33,7 @@ func TestClockStepsBack(t *testing.T) {
 	if left := c.DeadlineAtMS - c.NowMS; left != 60_000 || c.QueueWaitMS() != 0 || c.SlackMS() != 58_000 {
 		t.Errorf("%d ms left, slack %d, waited %d: %+v", left, c.SlackMS(), c.QueueWaitMS(), c)
 	}
-	if o, err := h.Finish(bg, c, usable("a")); o != broker.OutcomeUsable || err != nil {
+	if o, err := h.finish(c, usable("a")); o != broker.OutcomeUsable || err != nil {
 		t.Errorf("%s, %v", o, err)
 	}
 	if _, err := h.Cancel(bg, "cancelled"); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"leeway/broker"
 	"leeway/broker/flag"
 )
 
@@ -57,7 +58,7 @@ func (s *Store) SetFlag(ctx context.Context, n flag.Name, class, value, by, reas
 func (s *Store) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	msgs, err := s.rdb.XRevRangeN(ctx, s.key("audit"), "+", "-", int64(min(max(limit, 1), MaxPage))).Result()
+	msgs, err := s.rdb.XRevRangeN(ctx, s.key("audit"), "+", "-", int64(min(max(limit, 1), broker.MaxPage))).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}
@@ -67,7 +68,7 @@ func (s *Store) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
 		num := func(f string) int64 { n, _ := strconv.ParseInt(str(f), 10, 64); return n }
 		out = append(out, flag.Change{
 			ID: m.ID, AtMS: num("at_ms"), Name: flag.Name(str("name")), Class: str("class"), From: str("from"), To: str("to"),
-			By: str("by"), Reason: str("reason"), UntilMS: num("until_ms"),
+			By: str("by"), Reason: str("reason"), UntilAtMS: num("until_ms"),
 		})
 	}
 	return out, nil

@@ -100,16 +100,8 @@ func (s *Store) HoldBackend(ctx context.Context, name, why string, hold time.Dur
 	return nil
 }
 
-// Orders are what workers are told of a backend.
-type Orders struct {
-	// Out is set while an operator has taken the backend out.
-	Out *broker.TakenOut
-	// HeldFor is how long it is still to be left alone; 0: not at all.
-	HeldFor time.Duration
-}
-
 // BackendOrders reads the orders for backends, in the order of the names.
-func (s *Store) BackendOrders(ctx context.Context, names []string) ([]Orders, error) {
+func (s *Store) BackendOrders(ctx context.Context, names []string) ([]broker.BackendOrders, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var outs *redis.SliceCmd
@@ -124,7 +116,7 @@ func (s *Store) BackendOrders(ctx context.Context, names []string) ([]Orders, er
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, unavailable(err)
 	}
-	orders := make([]Orders, len(names))
+	orders := make([]broker.BackendOrders, len(names))
 	for i := range names {
 		orders[i].HeldFor = max(held[i].Val(), 0)
 		raw, ok := outs.Val()[i].(string)

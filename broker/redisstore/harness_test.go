@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -136,7 +137,7 @@ func (h *harness) advance(d time.Duration) {
 	}
 }
 
-var promised = regexp.MustCompile(`"(?:accepted|deadline)_ms":\d+`)
+var promised = regexp.MustCompile(`"(?:accepted|deadline)_at_ms":\d+`)
 
 // moved is a promise with its instants moved by ms.
 func moved(promise string, ms int64) string {
@@ -155,20 +156,20 @@ func (h *harness) must(err error) {
 }
 
 // Admit offers jobs by flags that nobody has set.
-func (h *harness) Admit(ctx context.Context, p [slackgate.NumPaths]PoolPolicy, offers []Offer) (Admitted, error) {
+func (h *harness) Admit(ctx context.Context, p [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer) (broker.OfferResults, error) {
 	return h.Store.Admit(ctx, flag.NewTable(0, nil), p, offers)
 }
 
 // Handback gives a job back that nobody took back.
-func (h *harness) Handback(ctx context.Context, c *broker.Claim, rows ...Settlement) error {
+func (h *harness) Handback(ctx context.Context, c *broker.Claim, rows ...broker.SpendRow) error {
 	_, err := h.Store.Handback(ctx, c, rows...)
 	return err
 }
 
 // policy of two open pools with room for everything.
-func openPools() (p [slackgate.NumPaths]PoolPolicy) {
-	p[slackgate.Paid] = PoolPolicy{Limit: 1000, FirstByteP95MS: 1200}
-	p[slackgate.Free] = PoolPolicy{Limit: 1000, FirstByteP95MS: 4000}
+func openPools() (p [slackgate.NumPaths]broker.PoolPolicy) {
+	p[slackgate.Paid] = broker.PoolPolicy{Limit: 1000, FirstByteP95MS: 1200}
+	p[slackgate.Free] = broker.PoolPolicy{Limit: 1000, FirstByteP95MS: 4000}
 	return p
 }
 
@@ -177,17 +178,18 @@ func (h *harness) live(paid, free int) {
 	h.t.Helper()
 	for path, n := range map[slackgate.Path]int{slackgate.Paid: paid, slackgate.Free: free} {
 		if n > 0 {
-			h.must(h.Beat(bg, Worker{ID: "w-" + path.String(), Path: path, Slots: n}, time.Hour))
+			h.must(h.Beat(bg, broker.Worker{ID: "w-" + path.String(), Path: path, Slots: n}, time.Hour))
 		}
 	}
 }
 
 // job is a job of the default class.
-func testJob(id string, deadlineMS int64) *broker.Job {
-	return &broker.Job{
-		ID: id, Class: "summary", Producer: "p", Text: "text of " + id, DeadlineMS: deadlineMS, ReserveMS: 2000,
-		Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free}, MaxOutputTokens: 100,
-		Metadata: map[string]string{"k": id},
+func testJob(id string, deadlineMS int64) *broker.Submission {
+	return &broker.Submission{
+		Spec: broker.Spec{
+			ID: id, Class: "summary", Producer: "p", Text: "text of " + id, Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free}, MaxOutputTokens: 100, Metadata: map[string]string{"k": id},
+		},
+		DeadlineInMS: deadlineMS, ReserveMS: 2000,
 	}
 }
 
@@ -199,14 +201,14 @@ func anywhere(path slackgate.Path) [2]slackgate.Bound {
 }
 
 // offerTo is an offer of a job to one pool under no rule.
-func offerTo(path slackgate.Path, j *broker.Job) Offer {
-	return Offer{Job: j, DeadlineMS: j.DeadlineMS, SlackMS: j.DeadlineMS - j.ReserveMS, Bounds: anywhere(path)}
+func offerTo(path slackgate.Path, j *broker.Submission) broker.Offer {
+	return broker.Offer{Job: j, LeftMS: j.DeadlineInMS, ReserveMS: j.ReserveMS, Bounds: anywhere(path)}
 }
 
 // put admits a job to a pool, which must take it.
-func (h *harness) put(path slackgate.Path, j *broker.Job) {
+func (h *harness) put(path slackgate.Path, j *broker.Submission) {
 	h.t.Helper()
-	got, err := h.Admit(bg, openPools(), []Offer{offerTo(path, j)})
+	got, err := h.Admit(bg, openPools(), []broker.Offer{offerTo(path, j)})
 	h.must(err)
 	if got.Stale || got.Jobs[0].Path != path {
 		h.t.Fatalf("%s was not admitted to %s: %+v", j.ID, path, got)
@@ -239,7 +241,22 @@ func usable(answer string) *broker.Finish {
 	}
 }
 
-func (h *harness) view(id string) *broker.View {
+// finish commits an outcome and returns the one on record. What it is told of the
+// ended job is what anybody reads, but for the answer.
+func (h *harness) finish(c *broker.Claim, f *broker.Finish, rows ...broker.SpendRow) (broker.Outcome, error) {
+	h.t.Helper()
+	ended, err := h.Finish(bg, c, f, rows...)
+	if err != nil {
+		return "", err
+	}
+	is := h.view(c.ID)
+	if is.Answer = ""; !reflect.DeepEqual(ended, is) {
+		h.t.Errorf("told of %+v, on record is %+v", ended, is)
+	}
+	return ended.Outcome, nil
+}
+
+func (h *harness) view(id string) *broker.Job {
 	h.t.Helper()
 	v, err := h.Get(bg, id)
 	h.must(err)
@@ -248,14 +265,14 @@ func (h *harness) view(id string) *broker.View {
 
 func (h *harness) misses() []broker.MissRow {
 	h.t.Helper()
-	p, err := h.MissPage(bg, "", MaxPage)
+	p, err := h.MissPage(bg, "", broker.MaxPage)
 	h.must(err)
 	return p.Rows
 }
 
 func (h *harness) spent() []broker.SpendRow {
 	h.t.Helper()
-	p, err := h.SpendPage(bg, "", MaxPage)
+	p, err := h.SpendPage(bg, "", broker.MaxPage)
 	h.must(err)
 	return p.Rows
 }
@@ -267,7 +284,7 @@ func (h *harness) openRows() []broker.SpendRow {
 	return rows
 }
 
-func (h *harness) state() *GateState {
+func (h *harness) state() *broker.GateState {
 	h.t.Helper()
 	st, err := h.State(bg, openPools())
 	h.must(err)

@@ -11,43 +11,12 @@ import (
 	"leeway/slackgate/latency"
 )
 
-// Series names a thing whose latency is measured and what of it.
-type Series struct {
-	// Name is "pool.paid", "pool.free" or "backend.<name>".
-	Name string
-	// Kind is what is measured.
-	Kind LatencyKind
-}
-
-// LatencyKind is what is measured of a call.
-type LatencyKind string
-
-// The kinds.
-const (
-	// FirstByte is the time to the first answer text.
-	FirstByte LatencyKind = "first_byte"
-	// Hold is the time to the last byte: how long the slot stays taken.
-	Hold LatencyKind = "hold"
-)
-
-// Key is the series' name in the store.
-func (s Series) Key() string { return s.Name + ":" + string(s.Kind) }
-
-// Sample is one measured call.
-type Sample struct {
-	Series
-	MS int64
-	// Cut is set when the call was cut before what is measured came: it would
-	// have taken longer than MS.
-	Cut bool
-}
-
 // latencyKeepMS is how long slices are kept: the widest window and one more
 // slice.
 const latencyKeepMS = 15*60_000 + 2*latency.SliceMS
 
 // Measure counts calls.
-func (s *Store) Measure(ctx context.Context, samples ...Sample) error {
+func (s *Store) Measure(ctx context.Context, samples ...latency.Sample) error {
 	if len(samples) == 0 {
 		return nil
 	}
@@ -63,13 +32,10 @@ func (s *Store) Measure(ctx context.Context, samples ...Sample) error {
 	return err
 }
 
-// SliceOf is the number of the slice that holds an instant.
-func SliceOf(nowMS int64) int64 { return nowMS / latency.SliceMS }
-
 // Slices reads the counts of the slices from..to of each series; an empty
 // slice is nil. What cannot be read as a count is left out: it was not written
 // by us.
-func (s *Store) Slices(ctx context.Context, series []Series, from, to int64) ([][]*latency.Histogram, error) {
+func (s *Store) Slices(ctx context.Context, series []latency.Series, from, to int64) ([][]*latency.Histogram, error) {
 	args := []any{from, to}
 	out := make([][]*latency.Histogram, len(series))
 	for i, x := range series {
@@ -116,9 +82,9 @@ func (s *Store) SawFirstByte(ctx context.Context, c *broker.Claim) error {
 const probeDue = time.Minute
 
 // OpenProbe writes the spend row of a probe, which belongs to no job.
-func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
-	row.DueMS = s.NowMS() + probeDue.Milliseconds()
-	return s.openSpend(ctx, row, "probe", priced, maxIn, maxOut)
+func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow) error {
+	row.DueAtMS = s.NowMS() + probeDue.Milliseconds()
+	return s.openSpend(ctx, row, "probe")
 }
 
 // TurnToProbe reports whether this process may probe a pool now; no other one

@@ -1,11 +1,11 @@
 package redisstore
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +23,7 @@ var layoutBehaviours = []behaviour{
 	{"a newer layout that is not open is left alone by every script", closedLayout},
 	{"a layout that this program does not carry on is left alone", olderLayout},
 	{"a layout that nobody wrote is left alone", unreadableLayout},
-	{"jobs of layout 1 are carried to their end", layout1},
+	{"jobs of layout 2 are carried to their end", layout2},
 	{"a job whose promise cannot be read is set aside", brokenPromise},
 }
 
@@ -128,7 +128,7 @@ func closedLayout(t *testing.T, h *harness) {
 		}
 		refused++
 		err := h.program(LayoutVersion, layoutReads, layoutOpenTo, name)
-		var e *LayoutError
+		var e *broker.LayoutError
 		if !errors.As(unavailable(err), &e) || e.Version != LayoutVersion+2 || e.OpenTo != LayoutVersion+1 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -174,41 +174,31 @@ func olderLayout(t *testing.T, h *harness) {
 
 func unreadableLayout(t *testing.T, h *harness) {
 	h.must(h.rdb.Set(bg, h.key("layout"), "what", 0).Err())
-	var e *LayoutError
+	var e *broker.LayoutError
 	if _, err := h.Agree(bg, 1); !errors.As(err, &e) || e.Version != 0 || !strings.Contains(e.Error(), "not a version") {
 		t.Errorf("%v", err)
 	}
 }
 
-// asLayout1 makes a record what a program of layout 1 wrote.
-func (h *harness) asLayout1(id string) {
+// asLayout2 makes a record what a program of layout 2 wrote.
+func (h *harness) asLayout2(id string) {
 	h.t.Helper()
 	key := h.key("job", id)
-	var p struct {
-		promise
-		Seq             int64
-		Class, Producer string
-	}
-	h.must(json.Unmarshal([]byte(h.rdb.HGet(bg, key, "promise").Val()), &p))
-	admission, err := json.Marshal(p.Admission)
-	h.must(err)
-	h.must(h.rdb.HDel(bg, key, "promise").Err())
-	h.must(h.rdb.HSet(bg, key, "v", 1, "class", p.Class, "producer", p.Producer, "accepted", p.AcceptedMS, "deadline", p.DeadlineMS,
-		"reserve", p.ReserveMS, "member", fmt.Sprintf("%016d:%s:%s", p.Seq, p.Class, id), "admission", admission).Err())
-	if p.Batch != "" {
-		h.must(h.rdb.HSet(bg, key, "batch", p.Batch).Err())
-	}
-	h.must(h.rdb.Set(bg, h.key("layout"), "1 1", 0).Err())
+	old := strings.NewReplacer(
+		fmt.Sprintf(`"v":%d`, LayoutVersion), `"v":2`, "accepted_at_ms", "accepted_ms", "deadline_at_ms", "deadline_ms",
+	).Replace(h.rdb.HGet(bg, key, "promise").Val())
+	h.must(h.rdb.HSet(bg, key, "promise", old).Err())
+	h.must(h.rdb.Set(bg, h.key("layout"), "2 2", 0).Err())
 }
 
-func layout1(t *testing.T, h *harness) {
+func layout2(t *testing.T, h *harness) {
 	h.live(10, 10)
 	for _, id := range []string{"a usable", "b handed back", "c lost", "d cancelled", "e moved", "f late"} {
 		j := testJob(id, 60_000)
 		j.Place = broker.BatchPlace{Batch: "b", Line: id}
 		h.put(slackgate.Paid, j)
 		was := h.view(id)
-		h.asLayout1(id)
+		h.asLayout2(id)
 		if is := h.view(id); !reflect.DeepEqual(is, was) {
 			t.Errorf("%s is read as %+v, not %+v", id, is, was)
 		}
@@ -220,7 +210,7 @@ func layout1(t *testing.T, h *harness) {
 		}
 	}
 	c := h.claim(slackgate.Paid)
-	if lease, err := h.Renew(bg, c, time.Minute); lease != LeaseHeld || err != nil || c.Class != "summary" || c.Admission.SlackMS == 0 {
+	if lease, err := h.Renew(bg, c, time.Minute); lease != broker.LeaseHeld || err != nil || c.Class != "summary" || c.Admission.SlackMS == 0 {
 		t.Errorf("%+v, %v, %v", c, lease, err)
 	}
 	_, err := h.Finish(bg, c, usable("x"))
@@ -237,12 +227,12 @@ func layout1(t *testing.T, h *harness) {
 	if s := h.sweep(); s.Reoffered != 1 {
 		t.Errorf("swept %+v", s)
 	}
-	if got, err := h.Cancel(bg, "d cancelled"); got != CancelWaiting || err != nil {
+	if got, err := h.Cancel(bg, "d cancelled"); got.Result != broker.CancelWaiting || err != nil {
 		t.Errorf("cancel: %v, %v", got, err)
 	}
 	o := offerTo(slackgate.Free, testJob("e moved", 50_000))
 	o.Move = true
-	if got, err := h.Admit(bg, openPools(), []Offer{o}); err != nil || got.Jobs[0].Path != slackgate.Free {
+	if got, err := h.Admit(bg, openPools(), []broker.Offer{o}); err != nil || got.Jobs[0].Path != slackgate.Free {
 		t.Errorf("moved: %+v, %v", got, err)
 	}
 	if v := h.view("e moved"); v.Path != slackgate.Free || v.State != broker.StateWaiting {
@@ -250,7 +240,9 @@ func layout1(t *testing.T, h *harness) {
 	}
 	h.checked()
 	for _, id := range []string{"c lost", "e moved", "f late"} {
-		h.must(h.rdb.HSet(bg, h.key("job", id), "deadline", 1).Err())
+		key := h.key("job", id)
+		overdue := regexp.MustCompile(`"deadline_ms":\d+`).ReplaceAllString(h.rdb.HGet(bg, key, "promise").Val(), `"deadline_ms":1`)
+		h.must(h.rdb.HSet(bg, key, "promise", overdue).Err())
 	}
 	for _, pool := range []string{"paid", "free"} {
 		for _, m := range h.rdb.ZRange(bg, h.key("waiting", pool), 0, -1).Val() {
@@ -272,9 +264,9 @@ func layout1(t *testing.T, h *harness) {
 
 func brokenPromise(t *testing.T, h *harness) {
 	h.live(10, 10)
-	whole := `{"v":2,"accepted_ms":1,"deadline_ms":2,"reserve_ms":3,"seq":4,"class":"summary"}`
+	whole := fmt.Sprintf(`{"v":%d,"accepted_at_ms":1,"deadline_at_ms":2,"reserve_ms":3,"seq":4,"class":"summary"}`, LayoutVersion)
 	broken := []string{"", "{", "null", "[]", `"x"`, "{}", strings.Repeat("[", 2000)}
-	for _, part := range []string{"accepted_ms", "deadline_ms", "reserve_ms", "seq", "class"} {
+	for _, part := range []string{"accepted_at_ms", "deadline_at_ms", "reserve_ms", "seq", "class"} {
 		broken = append(broken, strings.Replace(whole, part, "x", 1))
 	}
 	for i, p := range broken {
@@ -291,13 +283,10 @@ func brokenPromise(t *testing.T, h *harness) {
 
 // A promise is one field of a record, and a program that has lost its way may
 // have left anything there.
-func TestPromiseOf(t *testing.T) {
-	for _, m := range []map[string]string{
-		{}, {"promise": ""}, {"promise": "{"}, {"promise": `{"accepted_ms":"x"}`}, {"accepted": "1"},
-		{"accepted": "1", "deadline": "2", "reserve": "x", "admission": "{}"},
-	} {
-		if p, err := promiseOf(m); err == nil {
-			t.Errorf("%v was read as %+v", m, p)
+func TestReadPromise(t *testing.T) {
+	for _, raw := range []string{"", "{", `{"accepted_at_ms":"x"}`, `{"deadline_ms":[]}`, `{"admission":1}`} {
+		if p, err := readPromise(raw); err == nil {
+			t.Errorf("%q was read as %+v", raw, p)
 		}
 	}
 }
@@ -305,7 +294,7 @@ func TestPromiseOf(t *testing.T) {
 // What the error says of a store that is too old needs a program with a later
 // layout than this one.
 func TestLayoutErrorNamesBoth(t *testing.T) {
-	e := &LayoutError{Version: LayoutVersion, OpenTo: LayoutVersion}
+	e := &broker.LayoutError{Version: LayoutVersion, OpenTo: LayoutVersion, Program: LayoutVersion, Reads: layoutReads}
 	for _, want := range []string{fmt.Sprintf("the store has layout %d;", LayoutVersion), fmt.Sprintf("this program has layout %d", LayoutVersion)} {
 		if !strings.Contains(e.Error(), want) {
 			t.Errorf("%q does not say %q", e, want)

@@ -17,32 +17,17 @@ import (
 // streams are the ledgers' names in the store.
 var streams = map[ledger.Kind]string{ledger.Spend: "spend", ledger.Misses: "miss"}
 
-// Page is one page of a ledger.
-type Page[T any] struct {
-	Rows []T `json:"rows"`
-	// Next is the cursor of the next page; empty at the end. With a filter a
-	// page may hold fewer rows than asked for, even none, and still have a
-	// next one.
-	Next string `json:"next_cursor,omitempty"`
-	// ReachesBackToMS is when the oldest row that is kept was booked; 0 for an
-	// empty ledger. What was booked before is in the archive, if there is one.
-	ReachesBackToMS int64 `json:"reaches_back_to_ms"`
-}
-
-// MaxPage bounds a page of a ledger.
-const MaxPage = 1000
-
 // pageReads bounds how many rows are looked at for one page, in reads of
 // MaxPage, so that a filter that matches little holds nobody up.
 const pageReads = 10
 
 // SpendPage reads settled spend rows after a cursor, oldest first.
-func (s *Store) SpendPage(ctx context.Context, cursor string, limit int) (*Page[broker.SpendRow], error) {
+func (s *Store) SpendPage(ctx context.Context, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return s.SpendRows(ctx, &ledger.Filter{}, cursor, limit)
 }
 
 // SpendRows is SpendPage for the rows that a filter wants.
-func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*Page[broker.SpendRow], error) {
+func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return page(ctx, s, ledger.Spend, f, cursor, limit, func(m redis.XMessage) (row broker.SpendRow, wanted bool, err error) {
 		raw, _ := m.Values["row"].(string)
 		err = json.Unmarshal([]byte(raw), &row)
@@ -52,12 +37,12 @@ func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, 
 }
 
 // MissPage reads miss rows after a cursor, oldest first.
-func (s *Store) MissPage(ctx context.Context, cursor string, limit int) (*Page[broker.MissRow], error) {
+func (s *Store) MissPage(ctx context.Context, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 	return s.MissRows(ctx, &ledger.Filter{}, cursor, limit)
 }
 
 // MissRows is MissPage for the rows that a filter wants.
-func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*Page[broker.MissRow], error) {
+func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 	return page(ctx, s, ledger.Misses, f, cursor, limit, func(m redis.XMessage) (broker.MissRow, bool, error) {
 		row, err := missRow(m)
 		return row, f.WantsMiss(&row), err
@@ -71,7 +56,7 @@ func missRow(m redis.XMessage) (broker.MissRow, error) {
 	row := broker.MissRow{
 		ID: m.ID, JobID: str("job_id"), Class: str("class"), Producer: str("producer"), Backend: str("backend"),
 		Outcome: broker.Outcome(str("outcome")), Cause: broker.Cause(str("cause")),
-		AtMS: num("at_ms"), DeadlineMS: num("deadline_at_ms"),
+		AtMS: num("at_ms"), DeadlineAtMS: num("deadline_at_ms"),
 		QueueWaitMS: num("queue_wait_ms"), FirstByteMS: num("first_byte_ms"), LateByMS: num("late_by_ms"),
 	}
 	if err := row.Path.UnmarshalText([]byte(str("path"))); err != nil {
@@ -87,7 +72,7 @@ func missRow(m redis.XMessage) (broker.MissRow, error) {
 // page reads rows in reads of their own, each within the store's timeout.
 func page[T any](ctx context.Context, s *Store, k ledger.Kind, f *ledger.Filter, cursor string, limit int,
 	read func(redis.XMessage) (T, bool, error),
-) (*Page[T], error) {
+) (*broker.Page[T], error) {
 	start := "-"
 	if f.FromMS > 0 {
 		start = strconv.FormatInt(f.FromMS, 10)
@@ -104,12 +89,12 @@ func page[T any](ctx context.Context, s *Store, k ledger.Kind, f *ledger.Filter,
 	if e := f.End(); e != math.MaxInt64 {
 		end = "(" + strconv.FormatInt(e, 10) + "-0"
 	}
-	limit = min(max(limit, 1), MaxPage)
+	limit = min(max(limit, 1), broker.MaxPage)
 	first, err := s.oldestRow(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	p := &Page[T]{Rows: make([]T, 0, limit), ReachesBackToMS: ledger.IDTimeMS(first)}
+	p := &broker.Page[T]{Rows: make([]T, 0, limit), OldestAtMS: ledger.IDTimeMS(first)}
 	size := limit
 	for range pageReads {
 		msgs, err := s.xrange(ctx, k, start, end, size)
@@ -135,7 +120,7 @@ func page[T any](ctx context.Context, s *Store, k ledger.Kind, f *ledger.Filter,
 			return p, nil
 		}
 		p.Next = msgs[len(msgs)-1].ID
-		start, size = "("+p.Next, MaxPage
+		start, size = "("+p.Next, broker.MaxPage
 	}
 	return p, nil
 }
@@ -181,11 +166,12 @@ func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
 	}
 	rows := make([]broker.SpendRow, 0, len(m))
 	for k, raw := range m {
-		var row openRow
+		var row broker.SpendRow
 		if err := json.Unmarshal([]byte(raw), &row); err != nil {
 			return nil, fmt.Errorf("open spend row %s: %w", k, err)
 		}
-		rows = append(rows, row.SpendRow)
+		row.MaxInputTokens, row.MaxOutputTokens = 0, 0
+		rows = append(rows, row)
 	}
 	return rows, nil
 }
@@ -245,7 +231,7 @@ func set(names []string) map[string]bool {
 	return m
 }
 
-// RollupsReachBackToMS is the first instant whose minute still has its sums.
-func (s *Store) RollupsReachBackToMS() int64 {
+// OldestRollupAtMS is the first instant whose minute still has its sums.
+func (s *Store) OldestRollupAtMS() int64 {
 	return max(0, ledger.MinuteMS(ledger.MinuteOf(s.NowMS()-s.rollups.Milliseconds())+1))
 }

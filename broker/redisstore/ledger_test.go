@@ -27,21 +27,22 @@ func z(score int64, member string) redis.Z { return redis.Z{Score: float64(score
 // out.
 func (h *harness) openAttempt(c *broker.Claim, n int) {
 	h.t.Helper()
-	row := h.attempt(c, n, 0, 0).SpendRow
+	row := h.attempt(c, n, 0, 0)
 	row.Known, row.Result = "", ""
-	h.must(h.OpenSpend(bg, c, &row, true, 200, 100))
+	h.must(h.OpenSpend(bg, c, &row))
 	if row.OpenedAtMS == 0 {
 		h.t.Error("the row has no opening time")
 	}
 }
 
 // attempt is a settled row.
-func (h *harness) attempt(c *broker.Claim, n int, in, out int64) Settlement {
-	return Settlement{Priced: true, SpendRow: broker.SpendRow{
+func (h *harness) attempt(c *broker.Claim, n int, in, out int64) broker.SpendRow {
+	return broker.SpendRow{
 		JobID: c.ID, Attempt: n, Path: c.Path, Class: c.Class, Producer: c.Producer, Backend: "lab", Model: "m",
 		Currency: "USD", PriceVersion: "1", MaxCostMicro: 5000, CostMicro: in + 4*out,
-		Usage: broker.Usage{InputTokens: in, OutputTokens: out, Known: broker.KnownReported}, Result: "whole",
-	}}
+		Usage:  broker.Usage{InputTokens: in, OutputTokens: out, Known: broker.KnownReported},
+		Result: "whole", Priced: true, MaxInputTokens: 200, MaxOutputTokens: 100,
+	}
 }
 
 func writtenAhead(t *testing.T, h *harness) {
@@ -111,9 +112,9 @@ func settleTwice(t *testing.T, h *harness) {
 func pages(t *testing.T, h *harness) {
 	h.live(10, 10)
 	const n = 25
-	var offers []Offer
+	var offers []broker.Offer
 	for _, id := range ids(n, "m") {
-		offers = append(offers, Offer{Job: testJob(id, 1000), DeadlineMS: 1000, SlackMS: -1000, Miss: true})
+		offers = append(offers, broker.Offer{Job: testJob(id, 1000), LeftMS: 1000, ReserveMS: 2000, Miss: true})
 	}
 	_, err := h.Admit(bg, openPools(), offers)
 	h.must(err)
@@ -130,7 +131,7 @@ func pages(t *testing.T, h *harness) {
 			if cursor = p.Next; cursor == "" {
 				break
 			}
-			if len(p.Rows) != min(max(limit, 1), MaxPage) {
+			if len(p.Rows) != min(max(limit, 1), broker.MaxPage) {
 				t.Errorf("limit %d: a page of %d has a next one", limit, len(p.Rows))
 			}
 		}
@@ -184,8 +185,8 @@ func anything(t *testing.T, h *harness) {
 		case k == 7 && len(claims) > 0:
 			x := claims[r.IntN(len(claims))]
 			n := x.c.Attempts + len(x.open) + 1
-			row := h.attempt(x.c, n, 0, 0).SpendRow
-			if err := h.OpenSpend(bg, x.c, &row, true, 200, 100); err == nil {
+			row := h.attempt(x.c, n, 0, 0)
+			if err := h.OpenSpend(bg, x.c, &row); err == nil {
 				x.open = append(x.open, n)
 			} else if !errors.Is(err, broker.ErrFenced) {
 				t.Fatal(err)
@@ -193,7 +194,7 @@ func anything(t *testing.T, h *harness) {
 		case k == 8 && len(claims) > 0:
 			i := r.IntN(len(claims))
 			x := claims[i]
-			var rows []Settlement
+			var rows []broker.SpendRow
 			for _, n := range x.open {
 				rows = append(rows, h.attempt(x.c, n, r.Int64N(100), r.Int64N(100)))
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -27,14 +28,14 @@ var lifeBehaviours = []behaviour{
 func wholeLife(t *testing.T, h *harness) {
 	c := h.started("j")
 	if c.Text != "text of j" || c.Path != slackgate.Paid || c.Fence < c.NowMS || c.Offers != 0 || c.Attempts != 0 ||
-		c.MaxOutputTokens != 100 || c.Metadata["k"] != "j" || c.DeadlineAtMS-c.AcceptedMS != 60_000 || c.Admission.SlackMS != 58_000 {
+		c.MaxOutputTokens != 100 || c.Metadata["k"] != "j" || c.DeadlineAtMS-c.AcceptedAtMS != 60_000 || c.Admission.SlackMS != 58_000 {
 		t.Errorf("claim %+v", c)
 	}
 	v := h.view("j")
 	if v.State != broker.StateRunning || v.Outcome != "" {
 		t.Errorf("view %+v", v)
 	}
-	o, err := h.Finish(bg, c, usable("the answer"))
+	o, err := h.finish(c, usable("the answer"))
 	if o != broker.OutcomeUsable || err != nil {
 		t.Fatalf("finish: %s, %v", o, err)
 	}
@@ -53,7 +54,7 @@ func wholeLife(t *testing.T, h *harness) {
 	if p.InFlight() != 0 || len(h.misses()) != 0 {
 		t.Errorf("%+v, misses %+v", p, h.misses())
 	}
-	if l, err := h.Renew(bg, c, time.Minute); l != LeaseLost || err != nil {
+	if l, err := h.Renew(bg, c, time.Minute); l != broker.LeaseLost || err != nil {
 		t.Errorf("an ended job's lease was renewed: %v, %v", l, err)
 	}
 	if n, _ := h.rdb.ZCard(bg, h.key("running", "paid")).Result(); n != 0 {
@@ -67,13 +68,13 @@ func finishTwice(t *testing.T, h *harness) {
 	h.openAttempt(c, 1)
 	row := h.attempt(c, 1, 100, 20)
 	for i := range 2 {
-		if o, err := h.Finish(bg, c, usable("x"), row); o != broker.OutcomeUsable || err != nil {
+		if o, err := h.finish(c, usable("x"), row); o != broker.OutcomeUsable || err != nil {
 			t.Errorf("finish %d: %s, %v", i, o, err)
 		}
 	}
 	// What a repetition says is what is on record, not what it wished for.
 	late := &broker.Finish{Outcome: broker.OutcomeLate, Cause: broker.CauseLateFinish, FirstByteMS: -1}
-	if o, err := h.Finish(bg, c, late); o != broker.OutcomeUsable || err != nil {
+	if o, err := h.finish(c, late); o != broker.OutcomeUsable || err != nil {
 		t.Errorf("a repetition with another outcome gives %s, %v", o, err)
 	}
 	if len(h.spent()) != 1 || len(h.misses()) != 0 || h.totals()["outcome:paid:usable"] != 1 || h.view("j").Outcome != broker.OutcomeUsable {
@@ -101,14 +102,14 @@ func wrongFence(t *testing.T, h *harness) {
 	}
 	for what, err := range map[string]error{
 		"hand-back":  h.Handback(bg, &c2),
-		"spend row":  h.OpenSpend(bg, &c2, &broker.SpendRow{JobID: "j", Attempt: 2, Path: slackgate.Paid, Currency: "USD"}, true, 1, 1),
-		"unknown id": h.Handback(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}),
+		"spend row":  h.OpenSpend(bg, &c2, &broker.SpendRow{JobID: "j", Attempt: 2, Path: slackgate.Paid, Currency: "USD"}),
+		"unknown id": h.Handback(bg, &broker.Claim{Spec: broker.Spec{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}),
 	} {
 		if !errors.Is(err, broker.ErrFenced) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := h.Finish(bg, &broker.Claim{Job: broker.Job{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}, usable("x")); !errors.Is(err, broker.ErrFenced) {
+	if _, err := h.Finish(bg, &broker.Claim{Spec: broker.Spec{ID: "nobody"}, Path: slackgate.Paid, Fence: 1}, usable("x")); !errors.Is(err, broker.ErrFenced) {
 		t.Errorf("finish of an unknown job: %v", err)
 	}
 	if len(h.openRows()) != 0 {
@@ -133,7 +134,7 @@ func outcomes(t *testing.T, h *harness) {
 		// 5 s past the instant at which the first byte was due.
 		h.advance(63 * time.Second)
 		f := &broker.Finish{Outcome: o, Cause: causes[o], FirstByteMS: 900, Reason: "why"}
-		if got, err := h.Finish(bg, c, f); got != o || err != nil {
+		if got, err := h.finish(c, f); got != o || err != nil {
 			t.Fatalf("%s: %s, %v", o, got, err)
 		}
 		if v := h.view(id); v.Outcome != o || v.Cause != causes[o] || v.Reason != "why" || v.ElapsedMS < 63_000 {
@@ -160,17 +161,17 @@ func outcomes(t *testing.T, h *harness) {
 
 func cancelAll(t *testing.T, h *harness) {
 	h.live(10, 10)
-	cancel := func(id string, want Cancelled) {
+	cancel := func(id string, want broker.CancelResult) {
 		t.Helper()
-		if got, err := h.Cancel(bg, id); got != want || err != nil {
-			t.Errorf("cancel of %s: %q, %v; want %q", id, got, err, want)
+		if got, err := h.Cancel(bg, id); got.Result != want || err != nil || got.Ended != nil && !reflect.DeepEqual(got.Ended, h.view(id)) {
+			t.Errorf("cancel of %s: %q, %v; want %q", id, got.Result, err, want)
 		}
 	}
-	cancel("nobody", CancelMissing)
+	cancel("nobody", broker.CancelMissing)
 
 	h.put(slackgate.Paid, testJob("waiting", 60_000))
-	cancel("waiting", CancelWaiting)
-	cancel("waiting", CancelDone)
+	cancel("waiting", broker.CancelWaiting)
+	cancel("waiting", broker.CancelDone)
 	if v := h.view("waiting"); v.Outcome != broker.OutcomeCancelled || v.State != broker.StateDone {
 		t.Errorf("%+v", v)
 	}
@@ -181,22 +182,22 @@ func cancelAll(t *testing.T, h *harness) {
 	// Running: its worker is told, and whatever it comes to is cancelled ...
 	h.put(slackgate.Paid, testJob("running", 60_000))
 	c := h.claim(slackgate.Paid)
-	cancel("running", CancelRunning)
-	cancel("running", CancelRunning)
-	if l, err := h.Renew(bg, c, time.Minute); l != LeaseCancelled || err != nil {
+	cancel("running", broker.CancelRunning)
+	cancel("running", broker.CancelRunning)
+	if l, err := h.Renew(bg, c, time.Minute); l != broker.LeaseCancelled || err != nil {
 		t.Errorf("renewal of a cancelled job: %v, %v", l, err)
 	}
 	f := &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseFailed, FirstByteMS: -1}
 	for range 2 {
-		if o, err := h.Finish(bg, c, f); o != broker.OutcomeCancelled || err != nil {
+		if o, err := h.finish(c, f); o != broker.OutcomeCancelled || err != nil {
 			t.Errorf("finish of a cancelled job: %s, %v", o, err)
 		}
 	}
 	// ... unless it was usable by then.
 	h.put(slackgate.Paid, testJob("quick", 60_000))
 	c = h.claim(slackgate.Paid)
-	cancel("quick", CancelRunning)
-	if o, err := h.Finish(bg, c, usable("x")); o != broker.OutcomeUsable || err != nil {
+	cancel("quick", broker.CancelRunning)
+	if o, err := h.finish(c, usable("x")); o != broker.OutcomeUsable || err != nil {
 		t.Errorf("a usable answer to a cancelled job: %s, %v", o, err)
 	}
 
@@ -205,9 +206,9 @@ func cancelAll(t *testing.T, h *harness) {
 	h.put(slackgate.Paid, testJob("late2", 60_000))
 	c = h.claim(slackgate.Paid)
 	h.advance(time.Minute)
-	cancel("late", CancelLate)
-	cancel("late2", CancelLate)
-	if o, err := h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeLate, Cause: broker.CauseCutAtDeadline, FirstByteMS: -1}); o != broker.OutcomeLate || err != nil {
+	cancel("late", broker.CancelLate)
+	cancel("late2", broker.CancelLate)
+	if o, err := h.finish(c, &broker.Finish{Outcome: broker.OutcomeLate, Cause: broker.CauseCutAtDeadline, FirstByteMS: -1}); o != broker.OutcomeLate || err != nil {
 		t.Errorf("a cancel after the deadline made it %s, %v", o, err)
 	}
 	if rows := h.misses(); len(rows) != 1 || rows[0].Outcome != broker.OutcomeLate {
@@ -222,7 +223,7 @@ func cancelledHandback(t *testing.T, h *harness) {
 	if _, err := h.Cancel(bg, "j"); err != nil {
 		t.Fatal(err)
 	}
-	if ended, err := h.Store.Handback(bg, c); !ended || err != nil {
+	if ended, err := h.Store.Handback(bg, c); err != nil || !reflect.DeepEqual(ended, h.view("j")) {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 	if v := h.view("j"); v.Outcome != broker.OutcomeCancelled {
@@ -330,9 +331,10 @@ func unreadable(t *testing.T, h *harness) {
 		t.Errorf("the error does not say what is wrong: %v, %v", err, syn)
 	}
 	// The claim is good enough to end the job by.
-	o, err := h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, FirstByteMS: -1})
-	if o != broker.OutcomeFailed || err != nil {
-		t.Errorf("%s, %v", o, err)
+	ended, err := h.Finish(bg, c, &broker.Finish{Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, FirstByteMS: -1})
+	want := &broker.Job{ID: "j", State: broker.StateDone, Path: slackgate.Paid, Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost}
+	if err != nil || !reflect.DeepEqual(ended, want) {
+		t.Errorf("ended as %+v, %v; want %+v", ended, err, want)
 	}
 	if rows := h.misses(); len(rows) != 1 || rows[0].Cause != broker.CauseRecordLost {
 		t.Errorf("misses %+v", rows)

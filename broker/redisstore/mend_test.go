@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ var mendBehaviours = []behaviour{
 
 var p95s = [slackgate.NumPaths]int64{slackgate.Paid: 1200, slackgate.Free: 4000}
 
-func (h *harness) sweep() *Swept {
+func (h *harness) sweep() *broker.Swept {
 	h.t.Helper()
 	s, err := h.Sweep(bg, p95s)
 	h.must(err)
@@ -54,7 +55,7 @@ func expiredInQueue(t *testing.T, h *harness) {
 	if v := h.view("due"); v.Outcome != broker.OutcomeExpired || v.Cause != broker.CauseExpiredInQueue || v.Attempts != 0 {
 		t.Errorf("swept %+v, view %+v", s, v)
 	}
-	if len(s.Ended) != 1 || s.Ended[0] != "due" || s.Expired != 1 || s.Failed != 0 || s.Reoffered != 0 {
+	if len(s.Ended) != 1 || s.Ended[0].ID != "due" || s.Expired != 1 || s.Failed != 0 || s.Reoffered != 0 {
 		t.Errorf("swept %+v", s)
 	}
 	if rows := h.misses(); len(rows) != 1 || rows[0].Cause != broker.CauseExpiredInQueue || rows[0].QueueWaitMS < 59_000 {
@@ -98,13 +99,13 @@ func leaseEnds(t *testing.T, h *harness) {
 		{10 * time.Minute, 10_000, 10_500, 10_500},
 	} {
 		h.keepOverdue = row.overdue
-		if l, err := h.Renew(bg, c, row.lease); l != LeaseHeld || err != nil {
+		if l, err := h.Renew(bg, c, row.lease); l != broker.LeaseHeld || err != nil {
 			t.Errorf("renewal %v, %v", l, err)
 		}
 		between(t, "the lease", lapses()-c.DeadlineAtMS, row.least, row.most)
 	}
 	h.keepOverdue = 0
-	if l, err := h.Renew(bg, c, 10*time.Minute); l != LeaseHeld || err != nil {
+	if l, err := h.Renew(bg, c, 10*time.Minute); l != broker.LeaseHeld || err != nil {
 		t.Errorf("renewal %v, %v", l, err)
 	}
 	// Its worker is gone, and the deadline as well.
@@ -176,7 +177,7 @@ func lostLeaseNoSlack(t *testing.T, h *harness) {
 	h.claim(slackgate.Paid)
 	h.advance(60 * time.Second)
 	s := h.sweep()
-	if s.Reoffered != 1 || s.Failed != 1 || len(s.Ended) != 1 || s.Ended[0] != "short" {
+	if s.Reoffered != 1 || s.Failed != 1 || len(s.Ended) != 1 || s.Ended[0].ID != "short" {
 		t.Errorf("swept %+v", s)
 	}
 	if v := h.view("short"); v.Outcome != broker.OutcomeFailed || v.Cause != broker.CauseWorkerLost {
@@ -267,7 +268,7 @@ func textGone(t *testing.T, h *harness) {
 	h.put(slackgate.Free, testJob("next", 600_000))
 	h.must(h.rdb.Del(bg, h.key("text", "lost")).Err())
 	c, met, err := h.Claim(bg, slackgate.Free, 10, time.Minute)
-	if err != nil || c == nil || c.ID != "next" || !slices.Equal(met.Ended, []string{"lost"}) || len(met.Lost) != 0 {
+	if err != nil || c == nil || c.ID != "next" || len(met.Ended) != 1 || !reflect.DeepEqual(met.Ended[0], h.view("lost")) || len(met.Lost) != 0 {
 		t.Errorf("claimed %+v, met %+v, %v", c, met, err)
 	}
 	h.lost(t, slackgate.Free, "lost")
@@ -324,7 +325,7 @@ func idleSweep(t *testing.T, h *harness) {
 	if s := h.sweep(); s.Expired+s.Reoffered+s.Failed != 0 || s.Ended != nil {
 		t.Errorf("swept %+v", s)
 	}
-	if l, err := h.Renew(bg, c, time.Minute); l != LeaseHeld || err != nil {
+	if l, err := h.Renew(bg, c, time.Minute); l != broker.LeaseHeld || err != nil {
 		t.Errorf("%v, %v", l, err)
 	}
 }
@@ -372,7 +373,7 @@ func stoodStillGrace(t *testing.T, h *harness) {
 				return
 			}
 			// Its worker renews first, and the next pause is another one.
-			if l, err := h.Renew(bg, c, time.Minute); l != LeaseHeld || err != nil {
+			if l, err := h.Renew(bg, c, time.Minute); l != broker.LeaseHeld || err != nil {
 				t.Errorf("renewal in the grace: %v, %v", l, err)
 			}
 			for pause := range mostGraces {
@@ -406,7 +407,7 @@ func handbackNotCalled(t *testing.T, h *harness) {
 			none.Known, none.Result, none.CostMicro = broker.KnownReported, "not_called", 0
 			h.must(h.Handback(bg, c, none))
 			late := &broker.SpendRow{JobID: "j", Attempt: 1, Path: slackgate.Paid, Currency: "USD", MaxCostMicro: 5000}
-			if err := h.OpenSpend(bg, c, late, true, 1, 1); !errors.Is(err, broker.ErrFenced) {
+			if err := h.OpenSpend(bg, c, late); !errors.Is(err, broker.ErrFenced) {
 				t.Errorf("a row of a claim that was handed back: %v", err)
 			}
 			want := 0

@@ -29,7 +29,7 @@ func urgencyOrder(t *testing.T, h0 *harness) {
 		h := h0.fresh()
 		h.live(100, 0)
 		n := rapid.IntRange(2, 8).Draw(rt, "jobs")
-		var offers []Offer
+		var offers []broker.Offer
 		for i := range n {
 			j := testJob(fmt.Sprintf("j%d", i), 60_000+1000*rapid.Int64Range(0, 3).Draw(rt, "deadline"))
 			j.ReserveMS = 1000 * rapid.Int64Range(0, 3).Draw(rt, "reserve")
@@ -57,7 +57,7 @@ func urgencyOrder(t *testing.T, h0 *harness) {
 
 func shortPassesPatient(t *testing.T, h *harness) {
 	h.live(10, 10)
-	var patient []Offer
+	var patient []broker.Offer
 	for _, id := range ids(100, "patient") {
 		patient = append(patient, offerTo(slackgate.Free, testJob(id, 600_000)))
 	}
@@ -113,7 +113,7 @@ func claimsWithinCapacity(t *testing.T, h *harness) {
 		t.Errorf("%d running, %d waiting", p.Running, p.Waiting)
 	}
 	// A worker leaves: nothing more until as many have ended.
-	h.must(h.Leave(bg, Worker{ID: "w-paid", Path: slackgate.Paid, Slots: slots}))
+	h.must(h.Leave(bg, broker.Worker{ID: "w-paid", Path: slackgate.Paid, Slots: slots}))
 	h.live(slots-1, 0)
 	if c, met, err := h.Claim(bg, slackgate.Paid, 100, time.Minute); c != nil || !met.Full || err != nil {
 		t.Errorf("claimed %v (met %+v, %v) above the capacity that is left", c, met, err)
@@ -132,14 +132,14 @@ func handbackKeepsPlace(t *testing.T, h *harness) {
 		t.Errorf("handed back twice: %v", err)
 	}
 	is := h.view("a")
-	if is.State != broker.StateWaiting || is.AcceptedMS != was.AcceptedMS || is.DeadlineAtMS != was.DeadlineAtMS || is.QueueWaitMS != 0 {
+	if is.State != broker.StateWaiting || is.AcceptedAtMS != was.AcceptedAtMS || is.DeadlineAtMS != was.DeadlineAtMS || is.QueueWaitMS != 0 {
 		t.Errorf("%+v, was %+v", is, was)
 	}
 	again := h.claim(slackgate.Paid)
 	if again.ID != "a" || again.Fence <= c.Fence || again.Offers != 0 {
 		t.Errorf("claimed %s under fence %d (was %d), offers %d", again.ID, again.Fence, c.Fence, again.Offers)
 	}
-	if ok, err := h.Renew(bg, c, time.Minute); ok != LeaseLost || err != nil {
+	if ok, err := h.Renew(bg, c, time.Minute); ok != broker.LeaseLost || err != nil {
 		t.Errorf("the old claim still renews: %v, %v", ok, err)
 	}
 	h.balanced()
@@ -147,7 +147,7 @@ func handbackKeepsPlace(t *testing.T, h *harness) {
 
 func queueAge(t *testing.T, h *harness) {
 	h.live(10, 10)
-	classed := func(id, class string) *broker.Job {
+	classed := func(id, class string) *broker.Submission {
 		j := testJob(id, 3600_000)
 		j.Class = class
 		return j
@@ -157,8 +157,8 @@ func queueAge(t *testing.T, h *harness) {
 		t.Helper()
 		o := offerTo(slackgate.Free, classed("probe", class))
 		o.Bounds[0].MaxInFlight = 0 // look, but do not enter
-		o.SlackMS = slack
-		got, err := h.Admit(bg, openPools(), []Offer{o})
+		o.ReserveMS = o.LeftMS - slack
+		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		return got.Jobs[0].Pools[slackgate.Free]
 	}

@@ -15,29 +15,14 @@ import (
 	"leeway/slackgate"
 )
 
-// GateState is what the store says of the pools at one instant.
-type GateState struct {
-	NowMS int64
-	Pools [slackgate.NumPaths]slackgate.PoolState
-	// RunningAges are the ages of the running jobs, oldest first, at most 512
-	// a pool.
-	RunningAges [slackgate.NumPaths][]int64
-	// SilentAges are those of them that have had no answer text yet.
-	SilentAges [slackgate.NumPaths][]int64
-	// Released counts the claims that have come to an end.
-	Released [slackgate.NumPaths]int64
-	// Demands are how fast each active producer submits.
-	Demands [slackgate.NumPaths][]slackgate.Demand
-}
-
 // State reads the gate's state.
-func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]PoolPolicy) (*GateState, error) {
+func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error) {
 	v, err := s.run(ctx, scriptState, policy[slackgate.Paid].Limit, policy[slackgate.Free].Limit)
 	if err != nil {
 		return nil, err
 	}
 	r := asReply(v)
-	st := &GateState{NowMS: r.int()}
+	st := &broker.GateState{NowMS: r.int()}
 	for _, path := range slackgate.Paths {
 		p := &st.Pools[path]
 		p.Limit, p.Closed, p.FirstByteP95MS = policy[path].Limit, policy[path].Closed, policy[path].FirstByteP95MS
@@ -78,15 +63,6 @@ func readDemands(r *reply, nowMS int64) []slackgate.Demand {
 	return out
 }
 
-// Swept is what one sweep mended.
-type Swept struct {
-	Expired, Reoffered, Failed int64
-	// Lost are those of the failed whose record is gone.
-	Lost []broker.Lost
-	// Ended are the jobs that the sweep closed.
-	Ended []string
-}
-
 // sweepMost bounds the work of one sweep, per pool and kind.
 const sweepMost = 100
 
@@ -119,7 +95,7 @@ const (
 // Sweep ends waiting jobs whose first byte is past due, and offers again or
 // fails jobs whose lease has lapsed. p95 is what a re-offered job must still
 // have. Any process may call it.
-func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swept, error) {
+func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*broker.Swept, error) {
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
 		settleBy.Milliseconds()+s.keepOverdue, stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
 	if err != nil {
@@ -127,7 +103,7 @@ func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swep
 	}
 	r := asReply(v)
 	now := r.int()
-	out := &Swept{Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
+	out := &broker.Swept{Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
 	for gone := range r.groups(3) {
 		l := broker.Lost{Class: gone[1], ID: gone[2]}
 		if err := l.Path.UnmarshalText([]byte(gone[0])); err != nil {
@@ -135,9 +111,7 @@ func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*Swep
 		}
 		out.Lost = append(out.Lost, l)
 	}
-	for r.more() {
-		out.Ended = append(out.Ended, r.string())
-	}
+	out.Ended = r.jobs()
 	if r.err != nil {
 		return nil, r.err
 	}

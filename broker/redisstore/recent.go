@@ -10,30 +10,12 @@ import (
 	"leeway/broker/ledger"
 )
 
-// List is one of the lists of the newest.
-type List string
-
-// The lists.
-const (
-	ListJobs    List = "recent"
-	ListBatches List = "batches"
-)
-
-// Listed is an id in a list of the newest.
-type Listed struct {
-	ID string
-	// AtMS is when it was listed.
-	AtMS int64
-	// After is the cursor of those that come after it.
-	After string
-}
-
 // RecentJobs reads the newest jobs before a cursor (empty: from the newest on),
 // newest first and without answers, of one producer or of all; at most limit
 // ids are looked at, and those off the record left out. next is empty at the
 // end.
-func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.View, next string, err error) {
-	ids, next, err := s.recent(ctx, ListJobs, producer, all, cursor, limit)
+func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.Job, next string, err error) {
+	ids, next, err := s.recent(ctx, broker.NewestJobs, producer, all, cursor, limit)
 	if err != nil {
 		return nil, "", err
 	}
@@ -48,10 +30,10 @@ func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, curso
 
 // RecentBatches is the same for the ids of batches.
 func (s *Store) RecentBatches(ctx context.Context, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
-	return s.recent(ctx, ListBatches, producer, all, cursor, limit)
+	return s.recent(ctx, broker.NewestBatches, producer, all, cursor, limit)
 }
 
-func (s *Store) recent(ctx context.Context, what List, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
+func (s *Store) recent(ctx context.Context, what broker.NewestList, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
 	listed, more, err := s.Newest(ctx, what, producer, all, cursor, limit)
 	if err != nil {
 		return nil, "", err
@@ -69,7 +51,7 @@ func (s *Store) recent(ctx context.Context, what List, producer string, all bool
 // after a cursor (empty: from the newest on), at most limit. more is set when
 // there are others after them. A cursor is an entry of the list and how many of
 // that entry's ids were read.
-func (s *Store) Newest(ctx context.Context, what List, producer string, all bool, cursor string, limit int) (listed []Listed, more bool, err error) {
+func (s *Store) Newest(ctx context.Context, what broker.NewestList, producer string, all bool, cursor string, limit int) (listed []broker.Listed, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	key, end, skip := s.key(string(what), producer), "+", 0
@@ -102,7 +84,7 @@ func (s *Store) Newest(ctx context.Context, what List, producer string, all bool
 			if len(listed) == limit {
 				return listed, true, nil
 			}
-			listed = append(listed, Listed{ID: of[n], AtMS: at, After: m.ID + "/" + strconv.Itoa(n+1)})
+			listed = append(listed, broker.Listed{ID: of[n], AtMS: at, After: m.ID + "/" + strconv.Itoa(n+1)})
 		}
 	}
 	return listed, false, nil

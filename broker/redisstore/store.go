@@ -233,3 +233,32 @@ func (r *reply) string() string {
 	}
 	return v
 }
+
+// job reads a job that ended: its id and its record. One whose record cannot be
+// read has ended all the same: what is known of it is told.
+func (r *reply) job() *broker.Job {
+	id, m := r.string(), pairs(r.texts())
+	if r.err != nil {
+		return nil
+	}
+	j, err := readJob(id, m, "")
+	if err != nil {
+		j = &broker.Job{
+			ID: id, State: broker.StateDone,
+			Outcome: broker.Outcome(m["outcome"]), Cause: broker.Cause(m["cause"]), Reason: m["reason"],
+		}
+		_ = j.Path.UnmarshalText([]byte(m["path"]))
+	}
+	return j
+}
+
+// jobs reads such jobs after their number.
+func (r *reply) jobs() []*broker.Job {
+	var out []*broker.Job
+	for range r.int() {
+		if out = append(out, r.job()); r.err != nil {
+			return nil
+		}
+	}
+	return out
+}

@@ -3,6 +3,8 @@ package redisstore
 import (
 	"context"
 	"time"
+
+	"leeway/broker"
 )
 
 // strayPage is how many keys one look for strays takes at most, and strayEvery
@@ -14,23 +16,15 @@ const (
 	strayEvery = 450 * time.Millisecond
 )
 
-// Strays is what one look has mended.
-type Strays struct {
-	// Placed counts unfinished jobs that were in no order and are again.
-	Placed int64
-	// Removed counts keys and reservations of no job.
-	Removed int64
-}
-
 // MendStrays looks at the next page of the deployment's keys for what no step
 // of a job leaves behind, but a key that was deleted or evicted does, and mends
 // it. Any process may call it; they share one walk.
-func (s *Store) MendStrays(ctx context.Context) (Strays, error) {
+func (s *Store) MendStrays(ctx context.Context) (broker.Strays, error) {
 	v, err := s.run(ctx, scriptStrays, s.keepMS, strayPage, strayEvery.Milliseconds())
 	if err != nil {
-		return Strays{}, err
+		return broker.Strays{}, err
 	}
 	r := asReply(v)
 	s.saw(r.int())
-	return Strays{Placed: r.int(), Removed: r.int()}, r.err
+	return broker.Strays{Placed: r.int(), Removed: r.int()}, r.err
 }

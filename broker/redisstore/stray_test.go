@@ -9,7 +9,7 @@ import (
 )
 
 // strays walks through all keys once.
-func (h *harness) strays() (sum Strays) {
+func (h *harness) strays() (sum broker.Strays) {
 	h.t.Helper()
 	for {
 		h.advance(time.Second)
@@ -35,10 +35,10 @@ func strayPlaces(t *testing.T, h *harness) {
 	for _, k := range []string{"waiting:free", "waiting:paid", "age:paid", "running:paid"} {
 		h.must(h.rdb.Del(bg, h.key(k)).Err())
 	}
-	if s := h.strays(); s != (Strays{Placed: 3}) {
+	if s := h.strays(); s != (broker.Strays{Placed: 3}) {
 		t.Errorf("mended %+v", s)
 	}
-	if s := h.strays(); s != (Strays{}) {
+	if s := h.strays(); s != (broker.Strays{}) {
 		t.Errorf("mended once more %+v", s)
 	}
 	if got := h.claim(slackgate.Free); got.ID != "waits" || got.Text != "text of waits" {
@@ -77,10 +77,10 @@ func strayKeys(t *testing.T, h *harness) {
 	h.must(h.rdb.Set(bg, h.key("text", "none"), "x", 0).Err())
 	h.must(h.rdb.Set(bg, h.key("answer", "none"), "x", 0).Err())
 	h.must(h.rdb.Set(bg, "another's:text:none", "x", 0).Err())
-	if s := h.strays(); s != (Strays{Removed: 5}) {
+	if s := h.strays(); s != (broker.Strays{Removed: 5}) {
 		t.Errorf("mended %+v", s)
 	}
-	if s := h.strays(); s != (Strays{}) {
+	if s := h.strays(); s != (broker.Strays{}) {
 		t.Errorf("mended once more %+v", s)
 	}
 	for _, k := range []string{h.key("job", "half"), h.key("text", "half"), h.key("text", "none"), h.key("answer", "none")} {
@@ -102,7 +102,7 @@ func strayKeys(t *testing.T, h *harness) {
 func strayReservation(t *testing.T, h *harness) {
 	h.must(h.rdb.HSet(bg, h.key("budget:held"), "gone", "70:30:summary:p").Err())
 	h.must(h.rdb.HSet(bg, h.key("budget:reserved"), "p:p", 100, "c:summary", 150).Err())
-	if s := h.strays(); s != (Strays{Removed: 1}) {
+	if s := h.strays(); s != (broker.Strays{Removed: 1}) {
 		t.Errorf("mended %+v", s)
 	}
 	reserved, err := h.rdb.HGetAll(bg, h.key("budget:reserved")).Result()

@@ -82,10 +82,10 @@ func TestEightSubmittersNeverExceedTheBound(t *testing.T) {
 		other := h.another()
 		submitting.Go(func() {
 			for i := 0; i < each; {
-				var offers []Offer
+				var offers []broker.Offer
 				for range 1 + (s+i)%3 { // calls of one, two and three offers
 					j := testJob(fmt.Sprintf("s%d-%d", s, i), 600_000)
-					offers = append(offers, Offer{Job: j, DeadlineMS: 600_000, SlackMS: 598_000, Bounds: slackgate.Bounds(&known, j.Gate(0), policy, 598_000)})
+					offers = append(offers, broker.Offer{Job: j, LeftMS: 600_000, ReserveMS: 2000, Bounds: slackgate.Bounds(&known, j.Gate(0, j.ReserveMS), policy, 598_000)})
 					i++
 				}
 				got, err := other.Admit(bg, pools, offers)
@@ -97,7 +97,7 @@ func TestEightSubmittersNeverExceedTheBound(t *testing.T) {
 				for k := range got.Jobs {
 					a := &got.Jobs[k]
 					p := &a.Pools[slackgate.Paid]
-					res := slackgate.Decide(&slackgate.Snapshot{Pools: a.Pools}, offers[k].Job.Gate(got.NowMS+600_000), policy, got.NowMS)
+					res := slackgate.Decide(&slackgate.Snapshot{Pools: a.Pools}, offers[k].Job.Gate(got.NowMS+600_000, 2000), policy, got.NowMS)
 					if res.Path != a.Path || p.InFlight() > limit || (a.Path == slackgate.Paid) != (p.InFlight() < limit) {
 						t.Errorf("%s with %d in flight of %d; the rule says %s", a.Path, p.InFlight(), limit, res.Path)
 					}
@@ -141,7 +141,7 @@ func (h *harness) calls(c *broker.Claim) map[string]func() error {
 	row := h.attempt(c, 9, 1, 1)
 	return map[string]func() error{
 		"admit": func() error {
-			got, err := h.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("new", 60_000))})
+			got, err := h.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("new", 60_000))})
 			if err == nil && got.Stale {
 				return fmt.Errorf("%w: stale", broker.ErrUnavailable)
 			}
@@ -150,14 +150,14 @@ func (h *harness) calls(c *broker.Claim) map[string]func() error {
 		"state":    func() error { _, err := h.State(bg, openPools()); return err },
 		"claim":    func() error { _, _, err := h.Claim(bg, slackgate.Paid, 10, time.Minute); return err },
 		"renew":    func() error { _, err := h.Renew(bg, c, time.Minute); return err },
-		"open":     func() error { return h.OpenSpend(bg, c, &row.SpendRow, true, 1, 1) },
+		"open":     func() error { return h.OpenSpend(bg, c, &row) },
 		"settle":   func() error { return h.Settle(bg, row) },
 		"finish":   func() error { _, err := h.Finish(bg, c, usable("x")); return err },
 		"handback": func() error { return h.Handback(bg, c) },
 		"cancel":   func() error { _, err := h.Cancel(bg, "waiting"); return err },
 		"sweep":    func() error { _, err := h.Sweep(bg, p95s); return err },
-		"beat":     func() error { return h.Beat(bg, Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute) },
-		"leave":    func() error { return h.Leave(bg, Worker{ID: "w", Path: slackgate.Paid, Slots: 1}) },
+		"beat":     func() error { return h.Beat(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute) },
+		"leave":    func() error { return h.Leave(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}) },
 		"get":      func() error { _, err := h.Get(bg, "waiting"); return err },
 		"purge":    func() error { return h.Purge(bg, "waiting") },
 		"waiting":  func() error { _, err := h.Waiting(bg, slackgate.Paid); return err },
@@ -219,7 +219,7 @@ func (h *harness) unharmed(t *testing.T, c *broker.Claim) {
 	if v, err := h.Get(bg, "waiting"); err != nil || v.State != broker.StateWaiting {
 		t.Errorf("the waiting job: %+v, %v", v, err)
 	}
-	if o, err := h.Finish(bg, c, usable("x")); err != nil || o != broker.OutcomeUsable {
+	if o, err := h.finish(c, usable("x")); err != nil || o != broker.OutcomeUsable {
 		t.Errorf("finish afterwards: %s, %v", o, err)
 	}
 	if again := h.claim(slackgate.Paid); again.ID != "waiting" {
@@ -269,7 +269,7 @@ func TestRedisFull(t *testing.T) {
 	// Nor does it where the script looks at a producer's unfinished jobs first.
 	limited := offerTo(slackgate.Paid, testJob("limited", 600_000))
 	limited.Quota = slackgate.Quota{MaxInFlight: 100}
-	if got, err := h.Admit(bg, openPools(), []Offer{limited}); broker.TroubleOf(err) != broker.TroubleFull {
+	if got, err := h.Admit(bg, openPools(), []broker.Offer{limited}); broker.TroubleOf(err) != broker.TroubleFull {
 		t.Errorf("a limited producer's job on a full Redis: %+v, %v", got, err)
 	}
 	// Nothing new comes in, but readers still read, workers still live, and
@@ -279,11 +279,11 @@ func TestRedisFull(t *testing.T) {
 	if _, err := h.Sweep(bg, [slackgate.NumPaths]int64{}); err != nil {
 		t.Errorf("sweep on a full Redis: %v", err)
 	}
-	h.must(h.Beat(bg, Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute))
+	h.must(h.Beat(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute))
 	if v, err := h.Get(bg, "waiting"); err != nil || v.State != broker.StateWaiting {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if o, err := h.Finish(bg, c, usable("x"), h.attempt(c, 1, 10, 20), h.attempt(c, 2, 10, 20)); err != nil || o != broker.OutcomeUsable {
+	if o, err := h.finish(c, usable("x"), h.attempt(c, 1, 10, 20), h.attempt(c, 2, 10, 20)); err != nil || o != broker.OutcomeUsable {
 		t.Errorf("finish on a full Redis: %s, %v", o, err)
 	}
 	h.must(h.rdb.ConfigSet(bg, "maxmemory", "0").Err())
@@ -311,7 +311,7 @@ func TestNoRedisThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHarnessWith(t, "redis://"+l.Addr().String()+"/0", Options{Prefix: "x", Timeout: faultTimeout})
-	c := &broker.Claim{Job: *testJob("j", 1000), Path: slackgate.Paid, Fence: 1}
+	c := &broker.Claim{Spec: testJob("j", 1000).Spec, Path: slackgate.Paid, Fence: 1}
 	h.unavailable(t, c, "admit", "state", "finish", "get") // accepts by the kernel, answers never
 	_ = l.Close()
 	h.unavailable(t, c, "admit", "state", "finish", "get") // refuses

@@ -14,7 +14,7 @@ import (
 const withInstruction = "\x00"
 
 // storedText is a job's text as it is kept.
-func storedText(j *broker.Job) string {
+func storedText(j *broker.Submission) string {
 	if j.Instruction == "" && !strings.HasPrefix(j.Text, withInstruction) {
 		return j.Text
 	}

@@ -15,7 +15,7 @@ func TestStoredText(t *testing.T) {
 		{"\x003\x00abc", "", "\x000\x00\x003\x00abc"},
 		{"\x00x", "\x00y", "\x002\x00\x00y\x00x"},
 	} {
-		stored := storedText(&broker.Job{Text: tt.text, Instruction: tt.instruction})
+		stored := storedText(&broker.Submission{Spec: broker.Spec{Text: tt.text, Instruction: tt.instruction}})
 		if stored != tt.stored {
 			t.Errorf("%q and %q are stored as %q", tt.text, tt.instruction, stored)
 		}
@@ -35,7 +35,7 @@ func FuzzStoredText(f *testing.F) {
 	f.Add("text", "instruction")
 	f.Add("\x001\x00", "\x00")
 	f.Fuzz(func(t *testing.T, text, instruction string) {
-		got, in := readText(storedText(&broker.Job{Text: text, Instruction: instruction}))
+		got, in := readText(storedText(&broker.Submission{Spec: broker.Spec{Text: text, Instruction: instruction}}))
 		if got != text || in != instruction {
 			t.Fatalf("%q and %q come back as %q and %q", text, instruction, got, in)
 		}

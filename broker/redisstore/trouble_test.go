@@ -28,7 +28,7 @@ func TestTroubleNamed(t *testing.T) {
 		defer func() { _ = rdb.Close() }()
 		s := &harness{Store: New(rdb, Options{Prefix: strings.Trim(h.prefix, "{}"), Timeout: time.Second}), t: t}
 		begun := time.Now()
-		_, err = s.Admit(bg, openPools(), []Offer{offerTo(slackgate.Paid, testJob("j", 60_000))})
+		_, err = s.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("j", 60_000))})
 		if !errors.Is(err, broker.ErrUnavailable) {
 			t.Errorf("%v is not ErrUnavailable", err)
 		}

@@ -9,41 +9,8 @@ import (
 	"leeway/broker"
 )
 
-// WebhookResult is how an attempt at telling a webhook ended.
-type WebhookResult string
-
-// The results.
-const (
-	WebhookDelivered WebhookResult = "delivered"
-	WebhookFailed    WebhookResult = "failed"   // it will be tried again
-	WebhookGivenUp   WebhookResult = "given_up" // it will not
-	// WebhookDropped is an end that was never put down: too many were.
-	WebhookDropped WebhookResult = "dropped"
-)
-
-// WebhookResults lists the closed set.
-var WebhookResults = [...]WebhookResult{WebhookDelivered, WebhookFailed, WebhookGivenUp, WebhookDropped}
-
-// WebhookDue asks for up to Most ends that a producer's webhook is due to be
-// told of.
-type WebhookDue struct {
-	Producer string
-	Most     int
-}
-
-// Untold is the end of a job that its producer's webhook is to be told of.
-type Untold struct {
-	Producer, JobID string
-	// Attempt counts from 1.
-	Attempt int64
-	// Job is the job's record as it ended, without the answer; nil when it
-	// cannot be read, and Err then says why.
-	Job *broker.View
-	Err error
-}
-
 // DueWebhooks leaves of due what has something due. It costs less than taking.
-func (s *Store) DueWebhooks(ctx context.Context, due ...WebhookDue) ([]WebhookDue, error) {
+func (s *Store) DueWebhooks(ctx context.Context, due ...broker.WebhookDue) ([]broker.WebhookDue, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var clock *redis.TimeCmd
@@ -63,7 +30,7 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...WebhookDue) ([]WebhookDu
 		return nil, unavailable(err)
 	}
 	s.saw(clock.Val().UnixMilli()) //nolint:forbidigo // Redis TIME itself
-	var out []WebhookDue
+	var out []broker.WebhookDue
 	for i := range due {
 		if first := next[i].Val(); len(first) > 0 && int64(first[0].Score) <= s.NowMS() {
 			out = append(out, due[i])
@@ -74,7 +41,7 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...WebhookDue) ([]WebhookDu
 
 // TakeWebhooks takes ends that are due. Nobody else gets them before lease is
 // over.
-func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...WebhookDue) ([]Untold, error) {
+func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...broker.WebhookDue) ([]broker.Untold, error) {
 	args := []any{lease.Milliseconds()}
 	for _, d := range due {
 		args = append(args, d.Producer, d.Most)
@@ -85,10 +52,10 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...We
 	}
 	r := asReply(v)
 	s.saw(r.int())
-	var out []Untold
+	var out []broker.Untold
 	for r.more() {
-		u := Untold{Producer: r.string(), JobID: r.string(), Attempt: r.int()}
-		u.Job, u.Err = view(u.JobID, pairs(r.texts()), "")
+		u := broker.Untold{Producer: r.string(), JobID: r.string(), Attempt: r.int()}
+		u.Job, u.Err = readJob(u.JobID, pairs(r.texts()), "")
 		out = append(out, u)
 	}
 	return out, r.err
@@ -98,13 +65,13 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...We
 // next one after a failure. It returns what was put down: an end whose time is
 // over by then is given up, and nothing ("") becomes of an attempt that another
 // has followed.
-func (s *Store) SettleWebhook(ctx context.Context, u *Untold, result WebhookResult, next time.Duration) (WebhookResult, error) {
+func (s *Store) SettleWebhook(ctx context.Context, u *broker.Untold, result broker.WebhookResult, next time.Duration) (broker.WebhookResult, error) {
 	v, err := s.run(ctx, scriptTold, u.Producer, u.JobID, u.Attempt, string(result), next.Milliseconds())
 	if err != nil {
 		return "", err
 	}
 	got, _ := v.(string)
-	return WebhookResult(got), nil
+	return broker.WebhookResult(got), nil
 }
 
 // WebhooksWaiting is how many ends each producer's webhook is yet to be told

@@ -22,7 +22,7 @@ var webhookBehaviours = []behaviour{
 }
 
 // hooked is a job of a producer that has a webhook.
-func hooked(id string) *broker.Job {
+func hooked(id string) *broker.Submission {
 	j := testJob(id, 60_000)
 	j.Webhook = true
 	return j
@@ -36,14 +36,14 @@ func (h *harness) end(id string) {
 	h.must(err)
 }
 
-func (h *harness) due(most int) []Untold {
+func (h *harness) due(most int) []broker.Untold {
 	h.t.Helper()
-	ends, err := h.TakeWebhooks(bg, time.Minute, WebhookDue{"p", most})
+	ends, err := h.TakeWebhooks(bg, time.Minute, broker.WebhookDue{Producer: "p", Most: most})
 	h.must(err)
 	return ends
 }
 
-func (h *harness) settled(u *Untold, r WebhookResult, next time.Duration, want WebhookResult) {
+func (h *harness) settled(u *broker.Untold, r broker.WebhookResult, next time.Duration, want broker.WebhookResult) {
 	h.t.Helper()
 	if got, err := h.SettleWebhook(bg, u, r, next); got != want || err != nil {
 		h.t.Errorf("%s of attempt %d was put down as %q, %v; want %q", r, u.Attempt, got, err, want)
@@ -62,7 +62,7 @@ func (h *harness) counted(want string, waiting int64) {
 	h.t.Helper()
 	tot := h.totals()
 	var got []string
-	for _, r := range WebhookResults {
+	for _, r := range broker.WebhookResults {
 		got = append(got, fmt.Sprint(tot["webhook:"+string(r)+":p"]))
 	}
 	if g := strings.Join(got, " "); g != want {
@@ -92,14 +92,14 @@ func toldOnce(t *testing.T, h *harness) {
 	u := &ends[0]
 	v := h.view("j")
 	if u.Producer != "p" || u.JobID != "j" || u.Attempt != 1 || u.Err != nil || u.Job.Outcome != broker.OutcomeUsable ||
-		u.Job.Answer != "" || u.Job.Metadata["k"] != "j" || u.Job.ElapsedMS != v.ElapsedMS || u.Job.ResultExpiresMS != v.ResultExpiresMS {
+		u.Job.Answer != "" || u.Job.Metadata["k"] != "j" || u.Job.ElapsedMS != v.ElapsedMS || u.Job.ResultExpiresAtMS != v.ResultExpiresAtMS {
 		t.Errorf("%+v of %+v", u, u.Job)
 	}
 	if again := h.another().due(5); len(again) != 0 {
 		t.Errorf("another process got %+v meanwhile", again)
 	}
 	between(t, "the lease", h.score("j", "webhooks", "p")-h.NowMS(), 50_000, 61_000)
-	h.settled(u, WebhookFailed, 10*time.Minute, WebhookFailed)
+	h.settled(u, broker.WebhookFailed, 10*time.Minute, broker.WebhookFailed)
 	between(t, "the next attempt", h.score("j", "webhooks", "p")-h.NowMS(), 590_000, 601_000)
 	for _, key := range h.left() {
 		if d, err := h.rdb.PTTL(bg, key).Result(); d <= 0 || err != nil {
@@ -111,8 +111,8 @@ func toldOnce(t *testing.T, h *harness) {
 	if len(ends) != 1 || ends[0].Attempt != 2 {
 		t.Fatalf("%+v", ends)
 	}
-	h.settled(&ends[0], WebhookDelivered, 0, WebhookDelivered)
-	h.settled(&ends[0], WebhookDelivered, 0, "")
+	h.settled(&ends[0], broker.WebhookDelivered, 0, broker.WebhookDelivered)
+	h.settled(&ends[0], broker.WebhookDelivered, 0, "")
 	h.counted("1 1 0 0", 0)
 	if keys := h.left(); len(keys) != 0 {
 		t.Errorf("left behind: %v", keys)
@@ -185,13 +185,13 @@ func toldTwice(t *testing.T, h *harness) {
 		t.Fatalf("%+v", second)
 	}
 	before := h.score("j", "webhooks", "p")
-	h.settled(&first, WebhookFailed, time.Hour, "")
-	h.settled(&first, WebhookGivenUp, 0, "")
+	h.settled(&first, broker.WebhookFailed, time.Hour, "")
+	h.settled(&first, broker.WebhookGivenUp, 0, "")
 	if after := h.score("j", "webhooks", "p"); after != before {
 		t.Errorf("the lease moved by %d", after-before)
 	}
-	h.settled(&first, WebhookDelivered, 0, WebhookDelivered) // it was taken, whoever told it
-	h.settled(&second, WebhookFailed, time.Hour, "")
+	h.settled(&first, broker.WebhookDelivered, 0, broker.WebhookDelivered) // it was taken, whoever told it
+	h.settled(&second, broker.WebhookFailed, time.Hour, "")
 	h.counted("1 0 0 0", 0)
 }
 
@@ -199,7 +199,7 @@ func toldNoMore(t *testing.T, h *harness) {
 	h.end("j")
 	u := h.due(1)[0]
 	h.must(h.rdb.PExpire(bg, h.key("webhook", "j"), 10*time.Minute).Err())
-	h.settled(&u, WebhookFailed, 11*time.Minute, WebhookGivenUp)
+	h.settled(&u, broker.WebhookFailed, 11*time.Minute, broker.WebhookGivenUp)
 	h.counted("0 0 1 0", 0)
 	// One whose time ran out before anybody looked.
 	h.end("k")
@@ -211,7 +211,7 @@ func toldNoMore(t *testing.T, h *harness) {
 	// One that the target wants to hear no more of.
 	h.end("l")
 	u = h.due(1)[0]
-	h.settled(&u, WebhookGivenUp, 0, WebhookGivenUp)
+	h.settled(&u, broker.WebhookGivenUp, 0, broker.WebhookGivenUp)
 	h.counted("0 0 3 0", 0)
 	if keys := h.left(); len(keys) != 0 {
 		t.Errorf("left behind: %v", keys)

@@ -11,7 +11,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/admission"
-	"leeway/broker/redisstore"
 	"leeway/slackgate"
 )
 
@@ -58,7 +57,7 @@ func (a *Admitter) homeOf(name string) int {
 // names it. It is called with everything set that says where the job belongs:
 // producer, class, key and place in a batch. A line of a batch that has its home
 // in another shard is bad input: nothing of it could be counted there.
-func (a *Admitter) Place(job *broker.Job) error {
+func (a *Admitter) Place(job *broker.Submission) error {
 	n := len(a.gates)
 	if n == 1 || marked(job.ID) {
 		return nil
@@ -99,11 +98,11 @@ func (a *Admitter) PlaceBatch(id, producer, key string) string {
 	case key != "":
 		return Mark(id, hash("batch\x00"+id, n), n)
 	}
-	return Mark(id, a.better(&broker.Job{Prefer: slackgate.Paths}), n)
+	return Mark(id, a.better(&broker.Submission{Spec: broker.Spec{Prefer: slackgate.Paths}}), n)
 }
 
 // better is the better of two shards picked at random.
-func (a *Admitter) better(job *broker.Job) int {
+func (a *Admitter) better(job *broker.Submission) int {
 	n := len(a.gates)
 	i := rand.IntN(n)
 	j := rand.IntN(n - 1)
@@ -168,12 +167,12 @@ func compare(prefer [2]slackgate.Path, x, y look) int {
 func (a *Admitter) gateOf(id string) *admission.Admitter { return a.gates[Of(id, len(a.gates))] }
 
 // Submit offers a job to the gate of its shard; see [admission.Admitter.Submit].
-func (a *Admitter) Submit(ctx context.Context, job *broker.Job) (broker.Verdict, error) {
+func (a *Admitter) Submit(ctx context.Context, job *broker.Submission) (broker.Verdict, error) {
 	return a.Offer(ctx, job).Wait(ctx)
 }
 
 // Offer queues a job for the gate of its shard; see [admission.Admitter.Offer].
-func (a *Admitter) Offer(ctx context.Context, job *broker.Job) admission.Offered {
+func (a *Admitter) Offer(ctx context.Context, job *broker.Submission) admission.Offered {
 	_ = a.Place(job) // only a line of a batch can be wrong, and is placed before
 	return a.gateOf(job.ID).Offer(ctx, job)
 }
@@ -206,14 +205,14 @@ func (a *Admitter) Known(ctx context.Context, producer string, key broker.Idempo
 // shards: the verdict is that of the shard where the job fares best. Where a shard
 // cannot decide there is an error and no state; the verdict is then that of the
 // others, if there are any.
-func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict, *redisstore.GateState, error) {
+func (a *Admitter) DryRun(ctx context.Context, job *broker.Submission) (broker.Verdict, *broker.GateState, error) {
 	n := len(a.gates)
 	if n == 1 {
 		return a.gates[0].DryRun(ctx, job)
 	}
 	type answer struct {
 		verdict broker.Verdict
-		state   *redisstore.GateState
+		state   *broker.GateState
 		err     error
 	}
 	all := make([]answer, n)
@@ -226,7 +225,7 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict,
 		})
 	}
 	wg.Wait()
-	states, errs := make([]*redisstore.GateState, n), make([]error, n)
+	states, errs := make([]*broker.GateState, n), make([]error, n)
 	best := 0
 	for i := range all {
 		states[i], errs[i] = all[i].state, all[i].err
@@ -234,7 +233,6 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Job) (broker.Verdict,
 			best = i
 		}
 	}
-	job.ReserveMS = all[best].verdict.ReserveMS
 	if err := errors.Join(errs...); err != nil {
 		return all[best].verdict, nil, err
 	}

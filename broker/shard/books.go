@@ -14,7 +14,7 @@ import (
 )
 
 // Policy is what a shard's gate is told of the pools: its part of their limits.
-func Policy(all [slackgate.NumPaths]redisstore.PoolPolicy, shard, n int) [slackgate.NumPaths]redisstore.PoolPolicy {
+func Policy(all [slackgate.NumPaths]broker.PoolPolicy, shard, n int) [slackgate.NumPaths]broker.PoolPolicy {
 	for _, path := range slackgate.Paths {
 		all[path].Limit = slackgate.Part(all[path].Limit, shard, n)
 	}
@@ -23,9 +23,9 @@ func Policy(all [slackgate.NumPaths]redisstore.PoolPolicy, shard, n int) [slackg
 
 // State is the state of all gates: what counts jobs and slots is the sum, the
 // queue age that of the oldest. The instant is the first shard's.
-func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]redisstore.PoolPolicy) (*redisstore.GateState, error) {
+func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error) {
 	n := len(s.shards)
-	all, err := gather(s, func(i int, shard *redisstore.Store) (*redisstore.GateState, error) {
+	all, err := gather(s, func(i int, shard *redisstore.Store) (*broker.GateState, error) {
 		return shard.State(ctx, Policy(policy, i, n))
 	})
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]redisstore
 }
 
 // together makes one state of those of all shards.
-func together(all []*redisstore.GateState) *redisstore.GateState {
+func together(all []*broker.GateState) *broker.GateState {
 	out := all[0]
 	if len(all) == 1 {
 		return out
@@ -65,7 +65,7 @@ func together(all []*redisstore.GateState) *redisstore.GateState {
 
 // Slices reads the counts of measured calls over all shards; see
 // [redisstore.Store.Slices].
-func (s *Store) Slices(ctx context.Context, series []redisstore.Series, from, to int64) ([][]*latency.Histogram, error) {
+func (s *Store) Slices(ctx context.Context, series []latency.Series, from, to int64) ([][]*latency.Histogram, error) {
 	all, err := gather(s, func(_ int, shard *redisstore.Store) ([][]*latency.Histogram, error) {
 		return shard.Slices(ctx, series, from, to)
 	})
@@ -142,7 +142,7 @@ type Books struct {
 	Totals  broker.Totals
 	Ledgers map[ledger.Kind]Extent
 	// Archive is how far the archive has come; nil without one.
-	Archive *redisstore.ArchiveState
+	Archive *ledger.ArchiveState
 }
 
 // Extent is what of a ledger is in the stores.
@@ -151,15 +151,15 @@ type Extent struct {
 	// OverRows is how many are there beyond what stays, with an archive that does
 	// not keep up.
 	OverRows int64
-	// OldestMS is when the oldest was booked; 0 for an empty ledger.
-	OldestMS int64
+	// OldestAtMS is when the oldest was booked; 0 for an empty ledger.
+	OldestAtMS int64
 }
 
 // Books reads them.
 func (s *Store) Books(ctx context.Context) (*Books, error) {
 	type read struct {
 		books   *ledger.Books
-		archive *redisstore.ArchiveState
+		archive *ledger.ArchiveState
 	}
 	all, err := gather(s, func(_ int, shard *redisstore.Store) (r read, err error) {
 		if r.books, err = shard.Books(ctx); err == nil {
@@ -183,8 +183,8 @@ func (s *Store) Books(ctx context.Context) (*Books, error) {
 				// Redis drops by whole nodes, so that a few rows more are no news.
 				sum.OverRows += max(0, e.Rows-s.shards[i].KeptRows())
 			}
-			if oldest := ledger.IDTimeMS(e.First); oldest > 0 && (sum.OldestMS == 0 || oldest < sum.OldestMS) {
-				sum.OldestMS = oldest
+			if oldest := ledger.IDTimeMS(e.First); oldest > 0 && (sum.OldestAtMS == 0 || oldest < sum.OldestAtMS) {
+				sum.OldestAtMS = oldest
 			}
 			out.Ledgers[k] = sum
 		}
@@ -192,9 +192,9 @@ func (s *Store) Books(ctx context.Context) (*Books, error) {
 			continue
 		}
 		if out.Archive == nil {
-			out.Archive = &redisstore.ArchiveState{LastSuccessMS: r.archive.LastSuccessMS, LagRows: map[ledger.Kind]int64{}}
+			out.Archive = &ledger.ArchiveState{LastSuccessAtMS: r.archive.LastSuccessAtMS, LagRows: map[ledger.Kind]int64{}}
 		}
-		out.Archive.LastSuccessMS = min(out.Archive.LastSuccessMS, r.archive.LastSuccessMS)
+		out.Archive.LastSuccessAtMS = min(out.Archive.LastSuccessAtMS, r.archive.LastSuccessAtMS)
 		for k, n := range r.archive.LagRows {
 			out.Archive.LagRows[k] += n
 		}
@@ -241,8 +241,8 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 
 // DueWebhooks leaves of due what has something due in any shard. One that is away
 // holds up what is its own: there is an error only when none answers.
-func (s *Store) DueWebhooks(ctx context.Context, due ...redisstore.WebhookDue) ([]redisstore.WebhookDue, error) {
-	found := make([][]redisstore.WebhookDue, len(s.shards))
+func (s *Store) DueWebhooks(ctx context.Context, due ...broker.WebhookDue) ([]broker.WebhookDue, error) {
+	found := make([][]broker.WebhookDue, len(s.shards))
 	if err := s.some(func(i int, shard *redisstore.Store) (err error) {
 		found[i], err = shard.DueWebhooks(ctx, due...)
 		return err
@@ -250,14 +250,14 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...redisstore.WebhookDue) (
 		return nil, err
 	}
 	all := slices.Concat(found...)
-	return slices.DeleteFunc(slices.Clone(due), func(d redisstore.WebhookDue) bool { return !slices.Contains(all, d) }), nil
+	return slices.DeleteFunc(slices.Clone(due), func(d broker.WebhookDue) bool { return !slices.Contains(all, d) }), nil
 }
 
 // TakeWebhooks takes ends that are due, of each producer no more than asked for
 // over all shards. Which shard is asked first changes, so that none waits for
 // another's to run out. What was taken is told also when a shard is away.
-func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...redisstore.WebhookDue) ([]redisstore.Untold, error) {
-	var out []redisstore.Untold
+func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...broker.WebhookDue) ([]broker.Untold, error) {
+	var out []broker.Untold
 	var away error
 	left := slices.Clone(due)
 	first := int(s.turn.Add(1) % uint64(len(s.shards)))
@@ -278,7 +278,7 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...re
 				}
 			}
 		}
-		left = slices.DeleteFunc(left, func(d redisstore.WebhookDue) bool { return d.Most <= 0 })
+		left = slices.DeleteFunc(left, func(d broker.WebhookDue) bool { return d.Most <= 0 })
 	}
 	if len(out) > 0 {
 		return out, nil
@@ -287,7 +287,7 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...re
 }
 
 // SettleWebhook puts down how an attempt ended.
-func (s *Store) SettleWebhook(ctx context.Context, u *redisstore.Untold, result redisstore.WebhookResult, next time.Duration) (redisstore.WebhookResult, error) {
+func (s *Store) SettleWebhook(ctx context.Context, u *broker.Untold, result broker.WebhookResult, next time.Duration) (broker.WebhookResult, error) {
 	return s.Of(u.JobID).SettleWebhook(ctx, u, result, next)
 }
 

@@ -73,8 +73,8 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 				continue
 			}
 			hold := time.Duration(0)
-			if e.UntilMS > 0 {
-				hold = time.Duration(e.UntilMS-now) * time.Millisecond
+			if e.UntilAtMS > 0 {
+				hold = time.Duration(e.UntilAtMS-now) * time.Millisecond
 			}
 			if err := shard.SetFlag(ctx, e.Name, e.Class, e.Value, e.By, e.Reason, hold); err != nil {
 				return set, err
@@ -85,7 +85,7 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 			if slices.ContainsFunc(want, func(e flag.Entry) bool { return e.Key() == h.Key() }) {
 				continue
 			}
-			if h.UntilMS > 0 && h.UntilMS-now < untilWithin.Milliseconds() {
+			if h.UntilAtMS > 0 && h.UntilAtMS-now < untilWithin.Milliseconds() {
 				continue // it is about to end by itself, as it has in the first
 			}
 			if err := shard.SetFlag(ctx, h.Name, h.Class, "", h.By, "cleared in the first shard", 0); err != nil {
@@ -99,9 +99,9 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 
 // same reports whether two entries say the same.
 func same(a, b flag.Entry) bool {
-	if a.Key() != b.Key() || a.Value != b.Value || a.By != b.By || a.Reason != b.Reason || (a.UntilMS == 0) != (b.UntilMS == 0) {
+	if a.Key() != b.Key() || a.Value != b.Value || a.By != b.By || a.Reason != b.Reason || (a.UntilAtMS == 0) != (b.UntilAtMS == 0) {
 		return false
 	}
-	apart := a.UntilMS - b.UntilMS
+	apart := a.UntilAtMS - b.UntilAtMS
 	return max(apart, -apart) <= untilWithin.Milliseconds()
 }

@@ -31,17 +31,17 @@ func (s *Store) split(cursor string) ([]string, error) {
 
 // SpendRows reads settled spend rows that a filter wants, oldest first; see
 // [redisstore.Store.SpendRows]. A row's id names its shard.
-func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*redisstore.Page[broker.SpendRow], error) {
+func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return pages(s, cursor, limit, func(r *broker.SpendRow) *string { return &r.ID },
-		func(shard *redisstore.Store, cursor string, limit int) (*redisstore.Page[broker.SpendRow], error) {
+		func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 			return shard.SpendRows(ctx, f, cursor, limit)
 		})
 }
 
 // MissRows is the same for miss rows.
-func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*redisstore.Page[broker.MissRow], error) {
+func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 	return pages(s, cursor, limit, func(r *broker.MissRow) *string { return &r.ID },
-		func(shard *redisstore.Store, cursor string, limit int) (*redisstore.Page[broker.MissRow], error) {
+		func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 			return shard.MissRows(ctx, f, cursor, limit)
 		})
 }
@@ -50,8 +50,8 @@ func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, l
 // in the order of their instants, as far as the shards' clocks agree; each shard
 // has its own cursor, so that none is missed or read twice.
 func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
-	read func(shard *redisstore.Store, cursor string, limit int) (*redisstore.Page[T], error),
-) (*redisstore.Page[T], error) {
+	read func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[T], error),
+) (*broker.Page[T], error) {
 	if len(s.shards) == 1 {
 		return read(s.shards[0], cursor, limit)
 	}
@@ -59,8 +59,8 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 	if err != nil {
 		return nil, err
 	}
-	limit = min(max(limit, 1), redisstore.MaxPage)
-	got, err := gather(s, func(i int, shard *redisstore.Store) (*redisstore.Page[T], error) {
+	limit = min(max(limit, 1), broker.MaxPage)
+	got, err := gather(s, func(i int, shard *redisstore.Store) (*broker.Page[T], error) {
 		return read(shard, cursors[i], limit)
 	})
 	if err != nil {
@@ -75,7 +75,7 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 	// What lies behind the end of a page that has a next one is not known:
 	// nothing younger can be handed out before it was read.
 	horizon := ""
-	out := &redisstore.Page[T]{}
+	out := &broker.Page[T]{}
 	for i, p := range got {
 		for j := range p.Rows {
 			all = append(all, place{i, *id(&p.Rows[j]), p.Rows[j]})
@@ -83,8 +83,8 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 		if p.Next != "" && (horizon == "" || ledger.CompareIDs(p.Next, horizon) < 0) {
 			horizon = p.Next
 		}
-		if back := p.ReachesBackToMS; back > 0 && (out.ReachesBackToMS == 0 || back < out.ReachesBackToMS) {
-			out.ReachesBackToMS = back
+		if back := p.OldestAtMS; back > 0 && (out.OldestAtMS == 0 || back < out.OldestAtMS) {
+			out.OldestAtMS = back
 		}
 	}
 	slices.SortStableFunc(all, func(a, b place) int {
@@ -127,16 +127,16 @@ func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
 }
 
 // RecentJobs reads the newest jobs; see [redisstore.Store.RecentJobs].
-func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.View, next string, err error) {
+func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.Job, next string, err error) {
 	if len(s.shards) == 1 {
 		return s.shards[0].RecentJobs(ctx, producer, all, cursor, limit)
 	}
-	ids, next, err := s.newest(ctx, redisstore.ListJobs, producer, all, cursor, limit)
+	ids, next, err := s.newest(ctx, broker.NewestJobs, producer, all, cursor, limit)
 	if err != nil {
 		return nil, "", err
 	}
 	views, err := s.Jobs(ctx, ids)
-	return slices.DeleteFunc(views, func(v *broker.View) bool { return v == nil }), next, err
+	return slices.DeleteFunc(views, func(v *broker.Job) bool { return v == nil }), next, err
 }
 
 // RecentBatches is the same for the ids of batches.
@@ -144,19 +144,19 @@ func (s *Store) RecentBatches(ctx context.Context, producer string, all bool, cu
 	if len(s.shards) == 1 {
 		return s.shards[0].RecentBatches(ctx, producer, all, cursor, limit)
 	}
-	return s.newest(ctx, redisstore.ListBatches, producer, all, cursor, limit)
+	return s.newest(ctx, broker.NewestBatches, producer, all, cursor, limit)
 }
 
 // newest merges the shards' lists of the newest. A shard whose list has ended
 // has the cursor ended.
-func (s *Store) newest(ctx context.Context, what redisstore.List, producer string, all bool, cursor string, limit int) ([]string, string, error) {
+func (s *Store) newest(ctx context.Context, what broker.NewestList, producer string, all bool, cursor string, limit int) ([]string, string, error) {
 	const ended = "-"
 	cursors, err := s.split(cursor)
 	if err != nil {
 		return nil, "", err
 	}
 	type list struct {
-		of   []redisstore.Listed
+		of   []broker.Listed
 		more bool
 	}
 	got, err := gather(s, func(i int, shard *redisstore.Store) (l list, err error) {
@@ -246,5 +246,5 @@ func addSums(to, more map[string]string) {
 	}
 }
 
-// RollupsReachBackToMS is the first instant whose minute still has its sums.
-func (s *Store) RollupsReachBackToMS() int64 { return s.home().RollupsReachBackToMS() }
+// OldestRollupAtMS is the first instant whose minute still has its sums.
+func (s *Store) OldestRollupAtMS() int64 { return s.home().OldestRollupAtMS() }

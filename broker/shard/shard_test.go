@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"leeway/broker"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
@@ -102,9 +103,9 @@ type played struct {
 
 // read reads a page as a store does: at most limit rows, and with looks at no
 // more than a few rows, so that a page may be short and still have a next one.
-func (l *played) read(cursor string, limit int) *redisstore.Page[row] {
+func (l *played) read(cursor string, limit int) *broker.Page[row] {
 	const looks = 5
-	p := &redisstore.Page[row]{}
+	p := &broker.Page[row]{}
 	n := 0
 	for _, id := range l.ids {
 		if cursor != "" && ledger.CompareIDs(id, cursor) <= 0 {
@@ -145,7 +146,7 @@ func TestPagesMerge(t *testing.T) {
 		var got []string
 		for cursor, more := "", true; more; more = cursor != "" {
 			p, err := pages(s, cursor, 1+rand.IntN(8), func(r *row) *string { return &r.ID },
-				func(shard *redisstore.Store, cursor string, limit int) (*redisstore.Page[row], error) {
+				func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[row], error) {
 					return books[shard].read(cursor, limit), nil
 				})
 			if err != nil {

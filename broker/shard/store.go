@@ -10,6 +10,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/redisstore"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 )
 
 // Store is the stores of a deployment's shards as one. What is of one job or
@@ -89,8 +90,8 @@ func (s *Store) Writable(ctx context.Context) error {
 
 // Durability is that of the first shard's server whose settings put something
 // at risk; without one that of any.
-func (s *Store) Durability(ctx context.Context) (*redisstore.Durability, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (*redisstore.Durability, error) { return shard.Durability(ctx) })
+func (s *Store) Durability(ctx context.Context) (*broker.Durability, error) {
+	all, err := gather(s, func(_ int, shard *redisstore.Store) (*broker.Durability, error) { return shard.Durability(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (s *Store) Durability(ctx context.Context) (*redisstore.Durability, error) 
 }
 
 // Get reads a job.
-func (s *Store) Get(ctx context.Context, id string) (*broker.View, error) {
+func (s *Store) Get(ctx context.Context, id string) (*broker.Job, error) {
 	return s.Of(id).Get(ctx, id)
 }
 
@@ -111,7 +112,7 @@ func (s *Store) Get(ctx context.Context, id string) (*broker.View, error) {
 func (s *Store) Purge(ctx context.Context, id string) error { return s.Of(id).Purge(ctx, id) }
 
 // Cancel takes a job back for its producer.
-func (s *Store) Cancel(ctx context.Context, id string) (redisstore.Cancelled, error) {
+func (s *Store) Cancel(ctx context.Context, id string) (broker.Cancellation, error) {
 	return s.Of(id).Cancel(ctx, id)
 }
 
@@ -148,29 +149,29 @@ func spread[T any](s *Store, ids []string, ask func(shard *redisstore.Store, ids
 }
 
 // CancelAll takes jobs back, those of one shard in one step.
-func (s *Store) CancelAll(ctx context.Context, ids ...string) ([]redisstore.Cancelled, error) {
-	return spread(s, ids, func(shard *redisstore.Store, ids []string) ([]redisstore.Cancelled, error) {
+func (s *Store) CancelAll(ctx context.Context, ids ...string) ([]broker.Cancellation, error) {
+	return spread(s, ids, func(shard *redisstore.Store, ids []string) ([]broker.Cancellation, error) {
 		return shard.CancelAll(ctx, ids...)
 	})
 }
 
 // Jobs reads the records of jobs without their answers; see
 // [redisstore.Store.Jobs].
-func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.View, error) {
-	return spread(s, ids, func(shard *redisstore.Store, ids []string) ([]*broker.View, error) { return shard.Jobs(ctx, ids) })
+func (s *Store) Jobs(ctx context.Context, ids []string) ([]*broker.Job, error) {
+	return spread(s, ids, func(shard *redisstore.Store, ids []string) ([]*broker.Job, error) { return shard.Jobs(ctx, ids) })
 }
 
 // Renew, OpenSpend, SawFirstByte, Finish, Handback and Settle are those of the
 // claimed job's shard.
 
 // Renew prolongs a claim's lease.
-func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration) (redisstore.Lease, error) {
+func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration) (broker.Lease, error) {
 	return s.Of(c.ID).Renew(ctx, c, lease)
 }
 
 // OpenSpend writes the row of an attempt before its backend is called.
-func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
-	return s.Of(c.ID).OpenSpend(ctx, c, row, priced, maxIn, maxOut)
+func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow) error {
+	return s.Of(c.ID).OpenSpend(ctx, c, row)
 }
 
 // SawFirstByte notes that a claimed job's first answer text came.
@@ -179,17 +180,17 @@ func (s *Store) SawFirstByte(ctx context.Context, c *broker.Claim) error {
 }
 
 // Finish commits a claim's outcome.
-func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, rows ...redisstore.Settlement) (broker.Outcome, error) {
+func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, rows ...broker.SpendRow) (*broker.Job, error) {
 	return s.Of(c.ID).Finish(ctx, c, f, rows...)
 }
 
 // Handback returns a claimed job to its place in the order.
-func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...redisstore.Settlement) (ended bool, err error) {
+func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...broker.SpendRow) (ended *broker.Job, err error) {
 	return s.Of(c.ID).Handback(ctx, c, rows...)
 }
 
 // Settle books attempts of one job that have ended.
-func (s *Store) Settle(ctx context.Context, rows ...redisstore.Settlement) error {
+func (s *Store) Settle(ctx context.Context, rows ...broker.SpendRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -202,7 +203,7 @@ func (s *Store) Relay(ctx context.Context, replica string, p *broker.Piece) erro
 }
 
 // Measure counts calls that were made for a job.
-func (s *Store) Measure(ctx context.Context, job string, samples ...redisstore.Sample) error {
+func (s *Store) Measure(ctx context.Context, job string, samples ...latency.Sample) error {
 	return s.Of(job).Measure(ctx, samples...)
 }
 
@@ -291,7 +292,7 @@ func (s *Store) HoldBackend(ctx context.Context, name, why string, hold time.Dur
 }
 
 // BackendOrders reads the orders for backends.
-func (s *Store) BackendOrders(ctx context.Context, names []string) ([]redisstore.Orders, error) {
+func (s *Store) BackendOrders(ctx context.Context, names []string) ([]broker.BackendOrders, error) {
 	return s.home().BackendOrders(ctx, names)
 }
 
@@ -301,8 +302,8 @@ func (s *Store) TurnToProbe(ctx context.Context, pool string, everyMS int64) (bo
 }
 
 // OpenProbe writes the row of a probe before its backend is called.
-func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow, priced bool, maxIn, maxOut int64) error {
-	return s.Of(row.JobID).OpenProbe(ctx, row, priced, maxIn, maxOut)
+func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow) error {
+	return s.Of(row.JobID).OpenProbe(ctx, row)
 }
 
 // Budgets fills in what of each budget is spent today and reserved; see

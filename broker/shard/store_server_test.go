@@ -53,7 +53,7 @@ func start(t *testing.T) *deployment {
 		t.Cleanup(func() { _ = rdb.Close() })
 		store := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 5 * time.Second, Keep: time.Hour})
 		for _, path := range slackgate.Paths {
-			must(t, store.Beat(ctx, redisstore.Worker{ID: "w", Path: path, Slots: slotsEach}, time.Hour))
+			must(t, store.Beat(ctx, broker.Worker{ID: "w", Path: path, Slots: slotsEach}, time.Hour))
 		}
 		gate := newGate(rdb, store, prefix)
 		wg.Go(func() { _ = gate.Run(ctx) })
@@ -68,7 +68,7 @@ func start(t *testing.T) *deployment {
 
 type deaf struct{}
 
-func (deaf) Decided(*broker.Job, *broker.Verdict) {}
+func (deaf) Decided(*broker.Submission, *broker.Verdict) {}
 
 func newGate(rdb redis.UniversalClient, store *redisstore.Store, prefix string) *admission.Admitter {
 	var table atomic.Pointer[flag.Table]
@@ -97,7 +97,7 @@ func newGate(rdb redis.UniversalClient, store *redisstore.Store, prefix string) 
 			}
 			for _, path := range slackgate.Paths {
 				s.Beliefs[path] = belief
-				s.Pools[path] = redisstore.PoolPolicy{Limit: slotsEach, FirstByteP95MS: 100}
+				s.Pools[path] = broker.PoolPolicy{Limit: slotsEach, FirstByteP95MS: 100}
 			}
 			return s
 		},
@@ -120,14 +120,16 @@ func (d *deployment) eventually(what string, holds func() bool) {
 	}
 }
 
-func job(producer string) *broker.Job {
-	return &broker.Job{
-		ID: uuid.Must(uuid.NewV7()).String(), Class: "summary", Producer: producer, Text: "x", MaxOutputTokens: 10,
-		DeadlineMS: time.Hour.Milliseconds(), Prefer: [2]slackgate.Path{slackgate.Paid}, ReceivedAt: time.Now(),
+func job(producer string) *broker.Submission {
+	return &broker.Submission{
+		Spec: broker.Spec{
+			ID: uuid.Must(uuid.NewV7()).String(), Class: "summary", Producer: producer, Text: "x", MaxOutputTokens: 10, Prefer: [2]slackgate.Path{slackgate.Paid},
+		},
+		DeadlineInMS: time.Hour.Milliseconds(), ReceivedAt: time.Now(),
 	}
 }
 
-func (d *deployment) admit(j *broker.Job) string {
+func (d *deployment) admit(j *broker.Submission) string {
 	d.t.Helper()
 	v, err := d.admitter.Submit(context.Background(), j)
 	must(d.t, err)
@@ -137,7 +139,7 @@ func (d *deployment) admit(j *broker.Job) string {
 	return v.JobID
 }
 
-func keyed(producer, key, body string) *broker.Job {
+func keyed(producer, key, body string) *broker.Submission {
 	j := job(producer)
 	j.Key = broker.IdempotencyKey{Value: key, BodyHash: body}
 	return j
@@ -166,7 +168,7 @@ func TestJobsOverShards(t *testing.T) {
 		}
 	}
 	n := len(ids)
-	var policy [slackgate.NumPaths]redisstore.PoolPolicy
+	var policy [slackgate.NumPaths]broker.PoolPolicy
 	policy[slackgate.Paid].Limit = 2 * slotsEach
 	st, err := d.State(ctx, policy)
 	must(t, err)
@@ -191,7 +193,7 @@ func TestJobsOverShards(t *testing.T) {
 	what, err := d.CancelAll(ctx, ids[:10]...)
 	must(t, err)
 	for _, w := range what {
-		if w != redisstore.CancelWaiting {
+		if w.Result != broker.CancelWaiting {
 			t.Errorf("cancelled: %v", what)
 			break
 		}
@@ -304,7 +306,7 @@ func TestLedgerPages(t *testing.T) {
 	for i := range 25 {
 		j := job("p")
 		j.ID = shard.Mark(j.ID, i%2, 2)
-		j.DeadlineMS, j.ReserveMS = 100, 100
+		j.DeadlineInMS, j.ReserveMS = 100, 100
 		v, err := d.admitter.Submit(ctx, j)
 		must(t, err)
 		if v.Reason != slackgate.ReasonDeadline {
@@ -455,7 +457,7 @@ func TestWebhooksOverShards(t *testing.T) {
 	}
 	told := func(most int) int {
 		t.Helper()
-		due, err := d.DueWebhooks(ctx, redisstore.WebhookDue{Producer: "p", Most: most}, redisstore.WebhookDue{Producer: "nobody", Most: 1})
+		due, err := d.DueWebhooks(ctx, broker.WebhookDue{Producer: "p", Most: most}, broker.WebhookDue{Producer: "nobody", Most: 1})
 		must(t, err)
 		if len(due) != 1 || due[0].Producer != "p" {
 			t.Fatalf("due: %+v", due)
@@ -463,8 +465,8 @@ func TestWebhooksOverShards(t *testing.T) {
 		ends, err := d.TakeWebhooks(ctx, time.Minute, due...)
 		must(t, err)
 		for i := range ends {
-			r, err := d.SettleWebhook(ctx, &ends[i], redisstore.WebhookDelivered, 0)
-			if must(t, err); r != redisstore.WebhookDelivered {
+			r, err := d.SettleWebhook(ctx, &ends[i], broker.WebhookDelivered, 0)
+			if must(t, err); r != broker.WebhookDelivered {
 				t.Errorf("settled as %q", r)
 			}
 		}
@@ -503,10 +505,10 @@ func TestWebhooksOverShards(t *testing.T) {
 		}
 	}
 	d.servers[0].Kill()
-	if _, err := d.DueWebhooks(ctx, redisstore.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
+	if _, err := d.DueWebhooks(ctx, broker.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
 		t.Errorf("with both away: %v", err)
 	}
-	if _, err := d.TakeWebhooks(ctx, time.Minute, redisstore.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
+	if _, err := d.TakeWebhooks(ctx, time.Minute, broker.WebhookDue{Producer: "p", Most: 1}); !errors.Is(err, broker.ErrUnavailable) {
 		t.Errorf("with both away: %v", err)
 	}
 }
@@ -524,7 +526,7 @@ func TestNumberOfShardsIsSettled(t *testing.T) {
 	agree := func(prefix string, n, want int) {
 		t.Helper()
 		_, err := store(prefix).Agree(ctx, n)
-		got, ok := errors.AsType[*redisstore.ShardsError](err)
+		got, ok := errors.AsType[*broker.ShardsError](err)
 		if ok != (want != 0) || ok && got.Stored != want {
 			t.Errorf("%s with %d shards: %v", prefix, n, err)
 		}
@@ -536,7 +538,7 @@ func TestNumberOfShardsIsSettled(t *testing.T) {
 	agree("one", 1, 0)
 	agree("one", 2, 1)
 	agree("one", 1, 0)
-	must(t, store("used").Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour)) // and never asked
+	must(t, store("used").Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour)) // and never asked
 	agree("used", 2, 1)
 	if n, err := rdb.Exists(ctx, "{one}:shards", "{used}:shards").Result(); err != nil || n != 0 {
 		t.Errorf("%d keys for one shard, %v", n, err)
@@ -544,12 +546,12 @@ func TestNumberOfShardsIsSettled(t *testing.T) {
 
 	held := store("held")
 	held.Hold()
-	if err := held.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour); !errors.Is(err, broker.ErrUnavailable) {
+	if err := held.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour); !errors.Is(err, broker.ErrUnavailable) {
 		t.Errorf("held: %v", err)
 	}
 	if n, err := rdb.Exists(ctx, "{held}:layout").Result(); err != nil || n != 0 {
 		t.Errorf("it wrote: %d, %v", n, err)
 	}
 	held.Release()
-	must(t, held.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour))
+	must(t, held.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Hour))
 }

@@ -16,7 +16,6 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/faultpoint"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
 )
 
@@ -46,15 +45,15 @@ type Event struct {
 	// Timestamp is when the job ended, in RFC 3339, on the store's clock.
 	Timestamp string `json:"timestamp"`
 	// Data is the job as GET /v1/jobs/{id} shows it, without the answer.
-	Data *broker.View `json:"data"`
+	Data *broker.Job `json:"data"`
 }
 
 // MessageID names the message about a job's end, the same in every attempt.
 func MessageID(job string) string { return "msg_" + job }
 
 // NewEvent is the body of the message about a job's end.
-func NewEvent(v *broker.View) ([]byte, error) {
-	at := time.UnixMilli(v.AcceptedMS + v.ElapsedMS).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+func NewEvent(v *broker.Job) ([]byte, error) {
+	at := time.UnixMilli(v.AcceptedAtMS + v.ElapsedMS).UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	return json.Marshal(Event{Type: EventEnded, Timestamp: at, Data: v})
 }
 
@@ -174,7 +173,7 @@ func (s *Sender) look(ctx, attempts context.Context) error {
 }
 
 // free is how many ends each target may be told of now.
-func (s *Sender) free() (due []redisstore.WebhookDue, targets Targets) {
+func (s *Sender) free() (due []broker.WebhookDue, targets Targets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.targets {
@@ -188,7 +187,7 @@ func (s *Sender) free() (due []redisstore.WebhookDue, targets Targets) {
 			most = 1
 		}
 		if n := most - st.busy; n > 0 {
-			due = append(due, redisstore.WebhookDue{Producer: name, Most: n})
+			due = append(due, broker.WebhookDue{Producer: name, Most: n})
 		}
 	}
 	return due, maps.Clone(s.targets)
@@ -209,14 +208,14 @@ func (s *Sender) freed(producer string) {
 }
 
 // attempt tells one end and puts down what came of it.
-func (s *Sender) attempt(ctx context.Context, t *Target, u *redisstore.Untold) {
+func (s *Sender) attempt(ctx context.Context, t *Target, u *broker.Untold) {
 	if u.Err != nil {
-		s.settle(ctx, u, redisstore.WebhookGivenUp, 0, u.Err)
+		s.settle(ctx, u, broker.WebhookGivenUp, 0, u.Err)
 		return
 	}
 	body, err := NewEvent(u.Job)
 	if err != nil {
-		s.settle(ctx, u, redisstore.WebhookGivenUp, 0, err)
+		s.settle(ctx, u, broker.WebhookGivenUp, 0, err)
 		return
 	}
 	err = t.Tell(ctx, MessageID(u.JobID), time.UnixMilli(s.store.NowMS()), body)
@@ -228,27 +227,27 @@ func (s *Sender) attempt(ctx context.Context, t *Target, u *redisstore.Untold) {
 	status, _ := errors.AsType[*StatusError](err)
 	switch {
 	case err == nil:
-		s.settle(ctx, u, redisstore.WebhookDelivered, 0, nil)
+		s.settle(ctx, u, broker.WebhookDelivered, 0, nil)
 	case status != nil && status.Status == http.StatusGone:
-		s.settle(ctx, u, redisstore.WebhookGivenUp, 0, err)
+		s.settle(ctx, u, broker.WebhookGivenUp, 0, err)
 	default:
 		next := pause(u.Attempt)
 		if status != nil {
 			next = max(next, status.RetryAfter)
 		}
-		s.settle(ctx, u, redisstore.WebhookFailed, next, err)
+		s.settle(ctx, u, broker.WebhookFailed, next, err)
 	}
 }
 
 // settle puts down a result. When the store is away, the end is told again
 // after its lease.
-func (s *Sender) settle(ctx context.Context, u *redisstore.Untold, r redisstore.WebhookResult, next time.Duration, cause error) {
+func (s *Sender) settle(ctx context.Context, u *broker.Untold, r broker.WebhookResult, next time.Duration, cause error) {
 	got, err := s.store.SettleWebhook(context.WithoutCancel(ctx), u, r, next)
 	if err != nil {
 		s.log.Warn("webhook: the result could not be put down", "job_id", u.JobID, "producer", u.Producer, "result", string(r), "error", err)
 		return
 	}
-	if got == redisstore.WebhookGivenUp {
+	if got == broker.WebhookGivenUp {
 		s.log.Warn("webhook given up", "job_id", u.JobID, "producer", u.Producer, "attempts", u.Attempt, "error", cause)
 	}
 }

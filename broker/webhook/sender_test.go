@@ -77,7 +77,7 @@ func build(t *testing.T, answers map[string]http.HandlerFunc) *town {
 		w.redis.Close()
 		time.Sleep(time.Second) // the client's own goroutines see that they are done
 	})
-	must(t, w.store.Beat(t.Context(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 1000}, 48*time.Hour))
+	must(t, w.store.Beat(t.Context(), broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1000}, 48*time.Hour))
 	return w
 }
 
@@ -121,19 +121,21 @@ func must(t *testing.T, err error) {
 }
 
 // end admits a job, runs it and returns its record.
-func (w *town) end(producer, id string) *broker.View {
+func (w *town) end(producer, id string) *broker.Job {
 	w.t.Helper()
 	ctx := w.t.Context()
-	job := &broker.Job{
-		ID: id, Class: "summary", Producer: producer, Text: "x", DeadlineMS: 60_000, Prefer: [2]slackgate.Path{slackgate.Paid},
-		Metadata: map[string]string{"night": "17"}, Webhook: true,
+	job := &broker.Submission{
+		Spec: broker.Spec{
+			ID: id, Class: "summary", Producer: producer, Text: "x", Prefer: [2]slackgate.Path{slackgate.Paid}, Metadata: map[string]string{"night": "17"}, Webhook: true,
+		},
+		DeadlineInMS: 60_000,
 	}
 	open := [2]slackgate.Bound{{
 		Path: slackgate.Paid, MaxInFlight: slackgate.Unbounded, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded,
 	}}
-	var policy [slackgate.NumPaths]redisstore.PoolPolicy
+	var policy [slackgate.NumPaths]broker.PoolPolicy
 	policy[slackgate.Paid].Limit = 1000
-	got, err := w.store.Admit(ctx, flag.NewTable(0, nil), policy, []redisstore.Offer{{Job: job, DeadlineMS: 60_000, SlackMS: 60_000, Bounds: open}})
+	got, err := w.store.Admit(ctx, flag.NewTable(0, nil), policy, []broker.Offer{{Job: job, LeftMS: 60_000, Bounds: open}})
 	must(w.t, err)
 	if got.Jobs[0].Path != slackgate.Paid {
 		w.t.Fatalf("not admitted: %+v", got)
@@ -154,7 +156,7 @@ func (w *town) told(name string) []told {
 	return slices.Clone(w.calls[name])
 }
 
-func (w *town) count(name string, r redisstore.WebhookResult) int64 {
+func (w *town) count(name string, r broker.WebhookResult) int64 {
 	w.t.Helper()
 	tot, err := w.store.Totals(w.t.Context())
 	must(w.t, err)
@@ -199,12 +201,12 @@ func TestAnHourOfErrors(t *testing.T) {
 			}
 		}})
 		const jobs = 5
-		want := map[string]*broker.View{}
+		want := map[string]*broker.Job{}
 		for i := range jobs {
 			id := fmt.Sprint("job-", i)
 			want[MessageID(id)] = w.end("p", id)
 		}
-		w.until(2*time.Hour, "all are told", func() bool { return w.count("p", redisstore.WebhookDelivered) == jobs })
+		w.until(2*time.Hour, "all are told", func() bool { return w.count("p", broker.WebhookDelivered) == jobs })
 		took := time.Since(begin)
 		tries, taken := map[string][]told{}, 0
 		calls := w.told("p")
@@ -229,7 +231,7 @@ func TestAnHourOfErrors(t *testing.T) {
 					t.Errorf("told %+v of %+v", e.Data, v)
 				}
 			}
-			if at, err := time.Parse(time.RFC3339, all[0].event.Timestamp); err != nil || at.UnixMilli() != v.AcceptedMS+v.ElapsedMS {
+			if at, err := time.Parse(time.RFC3339, all[0].event.Timestamp); err != nil || at.UnixMilli() != v.AcceptedAtMS+v.ElapsedMS {
 				t.Errorf("timestamp %s, %v", all[0].event.Timestamp, err)
 			}
 			// 5 s, 10 s ... 320 s, then ten minutes each: some twelve in an hour.
@@ -241,7 +243,7 @@ func TestAnHourOfErrors(t *testing.T) {
 		if took > time.Hour+12*time.Minute+time.Minute {
 			t.Errorf("told %v after the target was back", took-time.Hour)
 		}
-		if n := w.count("p", redisstore.WebhookFailed); n != int64(len(calls)-jobs) {
+		if n := w.count("p", broker.WebhookFailed); n != int64(len(calls)-jobs) {
 			t.Errorf("%d failures are counted, %d calls failed", n, len(calls)-jobs)
 		}
 		if left := w.left(); len(left) != 0 || w.waiting("p") != 0 {
@@ -273,11 +275,11 @@ func TestTargetHangs(t *testing.T) {
 			w.end("well", fmt.Sprint("w", i))
 		}
 		w.until(2*time.Second, "the other is told", func() bool { return len(w.told("well")) == each })
-		if n := w.count("hangs", redisstore.WebhookFailed); n != 0 {
+		if n := w.count("hangs", broker.WebhookFailed); n != 0 {
 			t.Errorf("%d failures before the time is over", n)
 		}
 		time.Sleep(Timeout + time.Second)
-		if n := w.count("hangs", redisstore.WebhookFailed); n != MostAtOnce {
+		if n := w.count("hangs", broker.WebhookFailed); n != MostAtOnce {
 			t.Errorf("%d failures after it, want %d", n, MostAtOnce)
 		}
 		w.mu.Lock()
@@ -292,7 +294,7 @@ func TestTargetHangs(t *testing.T) {
 		if n := w.waiting("hangs"); n != each {
 			t.Errorf("%d wait", n)
 		}
-		w.until(20*time.Minute, "told in full", func() bool { return w.count("hangs", redisstore.WebhookDelivered) == each })
+		w.until(20*time.Minute, "told in full", func() bool { return w.count("hangs", broker.WebhookDelivered) == each })
 		if left := w.left(); len(left) != 0 {
 			t.Errorf("left behind: %v", left)
 		}
@@ -310,7 +312,7 @@ func TestManyEnds(t *testing.T) {
 			w.end("p", fmt.Sprint("job-", i))
 			last = time.Now()
 		}
-		w.until(time.Minute, "all are told", func() bool { return w.count("p", redisstore.WebhookDelivered) == jobs })
+		w.until(time.Minute, "all are told", func() bool { return w.count("p", broker.WebhookDelivered) == jobs })
 		ids := map[string]bool{}
 		for _, c := range w.told("p") {
 			ids[c.id] = true
@@ -337,7 +339,7 @@ func TestStoreAway(t *testing.T) {
 		}})
 		w.end("p", "job")
 		time.Sleep(31 * time.Second)
-		w.until(time.Minute, "told", func() bool { return w.count("p", redisstore.WebhookDelivered) == 1 })
+		w.until(time.Minute, "told", func() bool { return w.count("p", broker.WebhookDelivered) == 1 })
 		calls := w.told("p")
 		if len(calls) != 2 || calls[0].id != calls[1].id {
 			t.Errorf("%+v", calls)

@@ -67,7 +67,7 @@ type LinePage struct {
 // LineView is a line with its verdict and, if it became a job, that job.
 type LineView struct {
 	BatchLine
-	Job *broker.View `json:"job,omitempty"`
+	Job *broker.Job `json:"job,omitempty"`
 }
 
 // ResultLine is a line whose job has ended, with its answer.
@@ -75,7 +75,7 @@ type ResultLine struct {
 	Line     int    `json:"line"`
 	CustomID string `json:"custom_id,omitempty"`
 	// Job is the job with its answer; left out when its record has lapsed.
-	Job *broker.View `json:"job,omitempty"`
+	Job *broker.Job `json:"job,omitempty"`
 	// NextCursor is where to go on after this line.
 	NextCursor int64 `json:"next_cursor"`
 }

@@ -12,8 +12,8 @@ type FlagView struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	AtMS   int64  `json:"at_ms,omitempty"`
-	// UntilMS is when the value ends by itself; absent: when it is cleared.
-	UntilMS int64 `json:"until_ms,omitempty"`
+	// UntilAtMS is when the value ends by itself; absent: when it is cleared.
+	UntilAtMS int64 `json:"until_ms,omitempty"`
 }
 
 // FlagAnswer is the new state of a flag and what it does to the gate now.

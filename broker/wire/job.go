@@ -7,8 +7,8 @@ import (
 
 // JobList is a page of jobs, newest first.
 type JobList struct {
-	Jobs []*broker.View `json:"jobs"`
-	Next string         `json:"next_cursor,omitempty"`
+	Jobs []*broker.Job `json:"jobs"`
+	Next string        `json:"next_cursor,omitempty"`
 }
 
 // The events of a job, in their order. A job that never ran has no running, one
@@ -17,7 +17,7 @@ const (
 	EventVerdict   = "verdict"    // a [Verdict]
 	EventRunning   = "running"    // an [EventAt]: a worker has claimed the job
 	EventFirstByte = "first_byte" // an [EventAt]: the first answer text came
-	EventOutcome   = "outcome"    // a [broker.View]; the stream ends
+	EventOutcome   = "outcome"    // a [broker.Job]; the stream ends
 )
 
 // EventAt says when something happened to a job.

@@ -39,6 +39,6 @@ type RollupAnswer struct {
 	FromMS int64         `json:"from_ms"`
 	ToMS   int64         `json:"to_ms"`
 	Rows   []*ledger.Sum `json:"rows"`
-	// ReachesBackToMS is the first instant whose sums are still kept.
-	ReachesBackToMS int64 `json:"reaches_back_to_ms"`
+	// OldestAtMS is the first instant whose sums are still kept.
+	OldestAtMS int64 `json:"reaches_back_to_ms"`
 }

@@ -90,7 +90,7 @@ func NewVerdict(v *broker.Verdict) *Verdict {
 		out.QueueAgeMS.Set(p, v.QueueAgeMS[p])
 	}
 	if v.Admitted() {
-		out.DeadlineAtMS = v.DeadlineMS
+		out.DeadlineAtMS = v.DeadlineAtMS
 	} else {
 		out.JobID = "" // a refused job is on no record
 	}
@@ -98,7 +98,7 @@ func NewVerdict(v *broker.Verdict) *Verdict {
 }
 
 // RecordedVerdict is the verdict that a job on record once got.
-func RecordedVerdict(v *broker.View) *Verdict {
+func RecordedVerdict(v *broker.Job) *Verdict {
 	out := &Verdict{
 		JobID: v.ID, Path: v.Path, Reason: slackgate.Reason(v.Path.String()),
 		SlackMS: v.Admission.SlackMS, PredictedWaitMS: v.Admission.PredictedWaitMS,

@@ -136,19 +136,19 @@ func startValues(cfg *config.Config) flag.Values {
 }
 
 // declaredPolicy is the pools' side of a decision as configured.
-func (b *base) declaredPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
-	var out [slackgate.NumPaths]redisstore.PoolPolicy
+func (b *base) declaredPolicy() [slackgate.NumPaths]broker.PoolPolicy {
+	var out [slackgate.NumPaths]broker.PoolPolicy
 	cfg := b.config()
 	for _, path := range slackgate.Paths {
 		p := cfg.Pool(path)
-		out[path] = redisstore.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
+		out[path] = broker.PoolPolicy{Limit: p.Limit, FirstByteP95MS: p.FirstByteP95MS}
 	}
 	return out
 }
 
 // poolPolicy is the same with the p95s as measured and what is closed to every
 // class, without ladders.
-func (b *base) poolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy {
+func (b *base) poolPolicy() [slackgate.NumPaths]broker.PoolPolicy {
 	out := b.declaredPolicy()
 	v := b.values("")
 	out[slackgate.Paid].Closed, out[slackgate.Free].Closed = !v.AdmitPaid, !v.AdmitFree

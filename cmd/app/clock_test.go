@@ -96,7 +96,7 @@ func TestClockStepsBack(t *testing.T) {
 	})
 }
 
-func allUsable(t *testing.T, ends []*broker.View) {
+func allUsable(t *testing.T, ends []*broker.Job) {
 	t.Helper()
 	for _, v := range ends {
 		if v.Outcome != broker.OutcomeUsable || v.Attempts != 1 {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"leeway/broker/redisstore"
+	"leeway/broker"
 	"leeway/broker/shard"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
@@ -14,8 +14,8 @@ import (
 // DispatchPolls is for tests of the whole, as is what follows.
 const DispatchPolls = dispatchPolls
 
-func (b *base) Redis() redis.UniversalClient                          { return b.rdb }
-func (b *base) Store() *shard.Store                                   { return b.store }
-func (b *base) Tickets() *ticket.Queue                                { return b.shards[0].tickets }
-func (b *base) PoolPolicy() [slackgate.NumPaths]redisstore.PoolPolicy { return b.poolPolicy() }
-func (b *base) MetricsHandler() http.Handler                          { return b.metrics.Handler() }
+func (b *base) Redis() redis.UniversalClient                      { return b.rdb }
+func (b *base) Store() *shard.Store                               { return b.store }
+func (b *base) Tickets() *ticket.Queue                            { return b.shards[0].tickets }
+func (b *base) PoolPolicy() [slackgate.NumPaths]broker.PoolPolicy { return b.poolPolicy() }
+func (b *base) MetricsHandler() http.Handler                      { return b.metrics.Handler() }

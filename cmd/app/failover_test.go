@@ -34,7 +34,7 @@ func TestSlowPrimaryFailsOver(t *testing.T) {
 		}})
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		var ends []*broker.View
+		var ends []*broker.Job
 		var took []time.Duration
 		for range 8 {
 			wg.Go(func() {
@@ -83,7 +83,7 @@ func TestEmptyAnswerIsBooked(t *testing.T) {
 		if len(settled) != 1 || settled[0].OutputTokens == 0 || settled[0].CostMicro == 0 {
 			t.Errorf("spend rows %+v; want one with what was billed", settled)
 		}
-		w.balance([]*broker.View{end}, 0)
+		w.balance([]*broker.Job{end}, 0)
 	})
 }
 
@@ -104,8 +104,8 @@ func TestDrainOneBackend(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second) // workers listen once a second
 		}
-		run := func() *broker.View { return w.wait(w.submit(&client.Job{Text: document}).JobID) }
-		ends := []*broker.View{run()}
+		run := func() *broker.Job { return w.wait(w.submit(&client.Job{Text: document}).JobID) }
+		ends := []*broker.Job{run()}
 		order("drain")
 		ends = append(ends, run(), run())
 		order("resume")

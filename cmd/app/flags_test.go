@@ -58,7 +58,7 @@ func TestFlagHoldsAtOnce(t *testing.T) {
 		var flipped atomic.Bool
 		var free, after atomic.Int64
 		var mu sync.Mutex
-		var ends []*broker.View
+		var ends []*broker.Job
 		var wg sync.WaitGroup
 		for n := range 16 {
 			wg.Go(func() {
@@ -218,7 +218,7 @@ func TestDrain(t *testing.T) {
 		if v := w.submit(&client.Job{Class: "cheap", Text: document}); v.Reason != slackgate.ReasonClosed {
 			t.Errorf("a newcomer to the draining pool: %s", v.Reason)
 		}
-		var ends []*broker.View
+		var ends []*broker.Job
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))
 		}
@@ -267,7 +267,7 @@ func TestReloadWorker(t *testing.T) {
 		must(t, w.worker.Reload(&next))
 		must(t, w.api.Reload(&next))
 		second := w.submit(&client.Job{Text: document})
-		ends := []*broker.View{w.wait(first.JobID), w.wait(second.JobID)}
+		ends := []*broker.Job{w.wait(first.JobID), w.wait(second.JobID)}
 		for i, want := range []string{"paid-1", "paid-2"} {
 			if ends[i].Outcome != broker.OutcomeUsable || ends[i].Backend != want {
 				t.Errorf("job %d: %s by %s; want usable by %s", i, ends[i].Outcome, ends[i].Backend, want)

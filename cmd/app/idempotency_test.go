@@ -63,7 +63,7 @@ func TestTwinsAreOneJob(t *testing.T) {
 			t.Fatalf("a hundred twins are %d jobs", len(ids))
 		}
 		for id := range ids {
-			w.balance([]*broker.View{w.wait(id)}, 0)
+			w.balance([]*broker.Job{w.wait(id)}, 0)
 		}
 		if status, _, reason := w.post("nightly-17", `{"text": "another text"}`); status != http.StatusConflict || reason != "idempotency_conflict" {
 			t.Errorf("the same key with another body: %d %s", status, reason)

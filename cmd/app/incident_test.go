@@ -25,7 +25,7 @@ const spentUpstream = 4 * time.Second
 // second for ten seconds with nine seconds of slack, and a paid backend that is gone. It
 // returns how long the jobs took from the beginning, worst last, and the oldest
 // queue age seen.
-func incident(t *testing.T, w *world) (took []time.Duration, oldest time.Duration, ends []*broker.View) {
+func incident(t *testing.T, w *world) (took []time.Duration, oldest time.Duration, ends []*broker.Job) {
 	t.Helper()
 	must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: "down"}))
 	done := make(chan struct{})
@@ -58,7 +58,7 @@ func incident(t *testing.T, w *world) (took []time.Duration, oldest time.Duratio
 	return took, oldest, ends
 }
 
-func outcomes(ends []*broker.View) map[broker.Outcome]int {
+func outcomes(ends []*broker.Job) map[broker.Outcome]int {
 	out := map[broker.Outcome]int{}
 	for _, v := range ends {
 		out[v.Outcome]++

@@ -108,7 +108,7 @@ func TestArticleTableBounded(t *testing.T) {
 		var mu sync.Mutex
 		var slowestReject time.Duration
 		var wg sync.WaitGroup
-		var ends []*broker.View
+		var ends []*broker.Job
 		rejects := map[slackgate.Reason]int{}
 		for caller := range callers {
 			wg.Go(func() {

@@ -41,10 +41,10 @@ func (b *base) agreeLater(ctx context.Context) error {
 // not answer.
 func (b *base) agree(ctx context.Context) (bool, error) {
 	version, err := b.askShards(ctx)
-	if layout, ok := errors.AsType[*redisstore.LayoutError](err); ok {
+	if layout, ok := errors.AsType[*broker.LayoutError](err); ok {
 		return false, layout
 	}
-	if shards, ok := errors.AsType[*redisstore.ShardsError](err); ok {
+	if shards, ok := errors.AsType[*broker.ShardsError](err); ok {
 		return false, broker.Fieldf("redis.shards", "is %d here: %v", len(b.shards), shards)
 	}
 	if err != nil {

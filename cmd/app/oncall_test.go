@@ -113,7 +113,7 @@ func TestDrainDuringFlood(t *testing.T) {
 		phase := "open"
 		var over atomic.Bool
 		var wg sync.WaitGroup
-		var ends, flood []*broker.View
+		var ends, flood []*broker.Job
 		wg.Go(func() {
 			_, flood = w.offerAt(150, 200*time.Millisecond, func(int) *client.Job { return &client.Job{Text: document} })
 		})

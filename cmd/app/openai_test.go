@@ -144,7 +144,7 @@ func TestOfficialClientStreams(t *testing.T) {
 		if acc.Usage.CompletionTokens == 0 || acc.Usage.CompletionTokens != end.Usage.OutputTokens {
 			t.Errorf("usage %+v, %+v", acc.Usage, end.Usage)
 		}
-		w.balance([]*broker.View{end}, 0)
+		w.balance([]*broker.Job{end}, 0)
 	})
 }
 
@@ -155,7 +155,7 @@ func TestOfficialClientIsRefused(t *testing.T) {
 		cfg, labs := declared(slackgate.Predictive)
 		cfg.Gate.AdmitFree = false
 		w := start(t, cfg, labs)
-		var ends []*broker.View
+		var ends []*broker.Job
 		var ids []string
 		for range 40 { // until the gate is full
 			v := w.submit(&client.Job{Text: document})
@@ -228,7 +228,7 @@ func TestOfficialClientGoesAway(t *testing.T) {
 		if len(settled) != 2 || len(open) != 0 || settled[1].Result != "cancelled" {
 			t.Errorf("spend %+v, open %d", settled, len(open))
 		}
-		w.balance([]*broker.View{end, w.wait(settled[1].JobID)}, 0)
+		w.balance([]*broker.Job{end, w.wait(settled[1].JobID)}, 0)
 	})
 }
 
@@ -260,7 +260,7 @@ func TestNoFailoverOnceRelayed(t *testing.T) {
 		if second.Outcome != broker.OutcomeUsable || second.Attempts != 2 {
 			t.Errorf("%s after %d attempts", second.Outcome, second.Attempts)
 		}
-		w.balance([]*broker.View{end, second}, 0)
+		w.balance([]*broker.Job{end, second}, 0)
 	})
 }
 
@@ -290,7 +290,7 @@ func TestKeyedCompletion(t *testing.T) {
 		if end.Answer != got.Choices[0].Message.Content || end.Attempts != 1 {
 			t.Errorf("%+v", end)
 		}
-		w.balance([]*broker.View{end}, 0)
+		w.balance([]*broker.Job{end}, 0)
 	})
 }
 
@@ -337,7 +337,7 @@ func TestEvents(t *testing.T) {
 		_, err = w.client.Events(t.Context(), v.JobID, func(e client.Event) {
 			again = append(again, e.Name)
 			if e.Name == wire.EventOutcome {
-				var late broker.View
+				var late broker.Job
 				if err := json.Unmarshal(e.Data, &late); err != nil || late.Answer != end.Answer {
 					t.Errorf("outcome %s: %v", e.Data, err)
 				}
@@ -362,6 +362,6 @@ func TestPoolLeftOut(t *testing.T) {
 		if v.Path != slackgate.Paid {
 			t.Fatalf("without a free pool: %s", v.Reason)
 		}
-		w.balance([]*broker.View{w.wait(v.JobID)}, 0)
+		w.balance([]*broker.Job{w.wait(v.JobID)}, 0)
 	})
 }

@@ -63,7 +63,7 @@ func TestOutageGeneratesNothingTwice(t *testing.T) {
 					time.Sleep(time.Until(begun.Add(o.end)))
 					w.redis.SetError("")
 				}
-				var ends []*broker.View
+				var ends []*broker.Job
 				for _, id := range ids {
 					v := w.wait(id)
 					if v.Outcome != broker.OutcomeUsable || v.Attempts != 1 {

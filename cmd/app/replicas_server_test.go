@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
 	"leeway/broker/redisstore"
@@ -47,8 +48,8 @@ func TestReplicasShareOnePromise(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, rdb.Close()) }()
 	store := redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: 5 * time.Second})
-	must(t, store.Beat(t.Context(), redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: 2}, time.Hour))
-	before, err := store.State(t.Context(), [slackgate.NumPaths]redisstore.PoolPolicy{slackgate.Paid: {Limit: 2}})
+	must(t, store.Beat(t.Context(), broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 2}, time.Hour))
+	before, err := store.State(t.Context(), [slackgate.NumPaths]broker.PoolPolicy{slackgate.Paid: {Limit: 2}})
 	must(t, err)
 	if before.Pools[slackgate.Paid].Capacity != 2 {
 		t.Fatalf("capacity %d", before.Pools[slackgate.Paid].Capacity)

@@ -35,7 +35,7 @@ func TestRescue(t *testing.T) {
 			if first.Path != slackgate.Free || second.Path != slackgate.Free {
 				t.Fatalf("admitted to %s and %s; want both to free", first.Path, second.Path)
 			}
-			ends := []*broker.View{w.wait(first.JobID), w.wait(second.JobID)}
+			ends := []*broker.Job{w.wait(first.JobID), w.wait(second.JobID)}
 			if ends[0].Outcome != broker.OutcomeUsable {
 				t.Errorf("first job: %s", ends[0].Outcome)
 			}
@@ -59,7 +59,7 @@ func TestProbeReopens(t *testing.T) {
 		labs[slackgate.Paid][0].profile = "fixed:40s"
 		cfg.Worker.PollMS = 100
 		w := start(t, cfg, labs)
-		var ends []*broker.View
+		var ends []*broker.Job
 		closedBy := slackgate.Reason("")
 		for range 20 { // bounded: each round takes at most a deadline
 			v := w.submit(&client.Job{Text: document})

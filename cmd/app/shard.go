@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"leeway/broker"
 	"leeway/broker/admission"
 	"leeway/broker/config"
 	"leeway/broker/flag"
@@ -104,7 +105,7 @@ func (p *part) values(class string) flag.Values {
 }
 
 // policy is the pools' side of a decision of the shard, without ladders.
-func (p *part) policy() [slackgate.NumPaths]redisstore.PoolPolicy {
+func (p *part) policy() [slackgate.NumPaths]broker.PoolPolicy {
 	return shard.Policy(p.base.poolPolicy(), p.index, len(p.base.shards))
 }
 

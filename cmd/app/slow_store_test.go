@@ -155,6 +155,6 @@ func TestSlowStore(t *testing.T) {
 		if v.Path == slackgate.Reject {
 			t.Fatalf("afterwards: %+v", v)
 		}
-		allUsable(t, []*broker.View{w.wait(v.JobID)})
+		allUsable(t, []*broker.Job{w.wait(v.JobID)})
 	})
 }

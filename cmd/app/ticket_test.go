@@ -41,7 +41,7 @@ func TestUrgentJobRunsFirst(t *testing.T) {
 		cfg, labs := patient()
 		cfg.Worker.PollMS = 100 // much time goes by
 		w := start(t, cfg, labs)
-		var ends []*broker.View
+		var ends []*broker.Job
 		var ids []string
 		for range 100 {
 			v := w.submit(&client.Job{Class: "batch", Text: document})
@@ -80,7 +80,7 @@ func TestTicketsTooMany(t *testing.T) {
 		w := start(t, cfg, labs)
 		must(t, w.api.Tickets().Put(context.Background(), slackgate.Paid, 20)) // for nothing
 		time.Sleep(time.Second)
-		var ends []*broker.View
+		var ends []*broker.Job
 		var ids []string
 		for range 5 {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
@@ -123,7 +123,7 @@ func TestTicketsThatAreNone(t *testing.T) {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
 			time.Sleep(300 * time.Millisecond)
 		}
-		var ends []*broker.View
+		var ends []*broker.Job
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))
 		}
@@ -153,14 +153,14 @@ func TestSlotsGoOnWithoutTickets(t *testing.T) {
 		if n, err = w.api.Tickets().Pending(t.Context(), slackgate.Paid); n != 0 || err != nil {
 			t.Errorf("%d tickets with every slot taken, %v", n, err)
 		}
-		var ends []*broker.View
+		var ends []*broker.Job
 		var last int64
 		for _, id := range ids {
 			v := w.wait(id)
-			ends, last = append(ends, v), max(last, v.AcceptedMS+v.ElapsedMS)
+			ends, last = append(ends, v), max(last, v.AcceptedAtMS+v.ElapsedMS)
 		}
 		// Five rounds of the lab's 1200 ms, and a poll for the first.
-		if took := last - ends[0].AcceptedMS; took > 5*1200+100 {
+		if took := last - ends[0].AcceptedAtMS; took > 5*1200+100 {
 			t.Errorf("ten jobs on two slots took %d ms", took)
 		}
 		w.balance(ends, 0)
@@ -181,7 +181,7 @@ func TestTicketsLost(t *testing.T) {
 			t.Fatal("no ticket is pending: the test removes nothing")
 		}
 		w.redis.Del(pending)
-		var ends []*broker.View
+		var ends []*broker.Job
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))
 		}
@@ -206,7 +206,7 @@ func TestCancel(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond) // two run, two wait
 		t.Log("waiting:", w.cancel(ids[3]), "running:", w.cancel(ids[0]))
-		var ends []*broker.View
+		var ends []*broker.Job
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))
 		}

@@ -64,7 +64,7 @@ func TestUsageForms(t *testing.T) {
 				if r.OpenedAtMS == 0 || r.SettledAtMS < r.OpenedAtMS {
 					t.Errorf("opened at %d, settled at %d", r.OpenedAtMS, r.SettledAtMS)
 				}
-				w.balance([]*broker.View{end}, 0)
+				w.balance([]*broker.Job{end}, 0)
 				time.Sleep(time.Second)
 				report, err := w.client.CheckLedgers(t.Context())
 				must(t, err)

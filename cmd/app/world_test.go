@@ -137,17 +137,17 @@ func (w *world) submit(job *client.Job) *wire.Verdict {
 }
 
 // wait returns an admitted job's end.
-func (w *world) wait(id string) *broker.View {
+func (w *world) wait(id string) *broker.Job {
 	v, err := w.client.Wait(context.Background(), id)
 	if err != nil {
 		w.t.Errorf("wait for %s: %v", id, err)
-		return &broker.View{}
+		return &broker.Job{}
 	}
 	return v
 }
 
 // balance checks the ledgers against the jobs' records and the lab's own log.
-func (w *world) balance(ends []*broker.View, rejectMisses int) {
+func (w *world) balance(ends []*broker.Job, rejectMisses int) {
 	w.t.Helper()
 	settled, open, err := w.client.Spend(context.Background())
 	must(w.t, err)
@@ -212,11 +212,11 @@ const document = "The gate compares what a job must wait with the slack it has l
 	"A refusal costs milliseconds. A late answer costs a generation that nobody reads."
 
 // offerAt submits n jobs on schedule and returns verdicts and ends.
-func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job) ([]*wire.Verdict, []*broker.View) {
+func (w *world) offerAt(n int, every time.Duration, job func(i int) *client.Job) ([]*wire.Verdict, []*broker.Job) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	verdicts := make([]*wire.Verdict, n)
-	var ends []*broker.View
+	var ends []*broker.Job
 	begin := time.Now()
 	for i := range n {
 		time.Sleep(time.Until(begin.Add(time.Duration(i) * every))) // virtual

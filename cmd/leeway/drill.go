@@ -133,7 +133,9 @@ func (c *drillRunCmd) play(ctx context.Context, out io.Writer, p *drill.Plan) (*
 			return nil, err
 		}
 		e.Against, e.Plan, e.Differs, e.LeftOut = d.Client.Base, fitted.Plan, fitted.Differs, fitted.LeftOut
-		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return live(ctx, out, p, &d.Target) }
+		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) {
+			return live(ctx, out, p, &d.Target)
+		}
 	default:
 		once = func(ctx context.Context, p *drill.Plan, _ uint64) (*drill.Run, error) { return embedded(ctx, out, p) }
 	}

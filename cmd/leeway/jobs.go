@@ -39,8 +39,8 @@ func (c *jobsListCmd) Run(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	header := cells{"JOB", "ACCEPTED", "PRODUCER", "CLASS", "PATH", "STATE", "OUTCOME", "ELAPSED MS"}
-	return printTable(out, l.Jobs, header, func(v *broker.View) cells {
-		return cells{v.ID, instant(v.AcceptedMS), v.Producer, v.Class, v.Path, v.State, v.Outcome, v.ElapsedMS}
+	return printTable(out, l.Jobs, header, func(v *broker.Job) cells {
+		return cells{v.ID, instant(v.AcceptedAtMS), v.Producer, v.Class, v.Path, v.State, v.Outcome, v.ElapsedMS}
 	})
 }
 
@@ -64,10 +64,10 @@ func (c *jobsShowCmd) Run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func printJob(out io.Writer, v *broker.View) {
+func printJob(out io.Writer, v *broker.Job) {
 	fmt.Fprintf(out, "%s: %s, class %s, path %s\n", v.ID, v.State, v.Class, v.Path)
 	fmt.Fprintf(out, "accepted %s, deadline %s, predicted wait %d ms, waited %d ms, attempts %d\n",
-		instant(v.AcceptedMS), instant(v.DeadlineAtMS), v.Admission.PredictedWaitMS, v.QueueWaitMS, v.Attempts)
+		instant(v.AcceptedAtMS), instant(v.DeadlineAtMS), v.Admission.PredictedWaitMS, v.QueueWaitMS, v.Attempts)
 	if v.State != broker.StateDone {
 		fmt.Fprintf(out, "not ended yet: `leeway jobs show --wait 1m %s` waits for it\n", v.ID)
 		return
@@ -86,7 +86,7 @@ func printJob(out io.Writer, v *broker.View) {
 		if terminal(out) {
 			answer = printable(answer)
 		}
-		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", instant(v.ResultExpiresMS), answer)
+		fmt.Fprintf(out, "answer, kept until %s:\n%s\n", instant(v.ResultExpiresAtMS), answer)
 	case v.Outcome == broker.OutcomeUsable:
 		fmt.Fprintln(out, "its answer was deleted")
 	}

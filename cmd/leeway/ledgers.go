@@ -192,7 +192,7 @@ func sumLines(a *wire.RollupAnswer, terminal bool) []string {
 	if a.Ledger == ledger.Misses {
 		title, numbers = "deadline-miss ledger", []string{"MISSES", "CAUSES"}
 	}
-	from := max(a.FromMS, a.ReachesBackToMS)
+	from := max(a.FromMS, a.OldestAtMS)
 	title += fmt.Sprintf(", %s since %s", a.By, time.UnixMilli(from).UTC().Format("2006-01-02 15:04Z"))
 	if from > a.FromMS {
 		title += " (no sums are kept from before)"

@@ -81,7 +81,7 @@ paid  -        1         1   1    2         USD=1       reported=1`,
 		},
 		{
 			"misses by producer, drawn, with no sums from before",
-			wire.RollupAnswer{Ledger: ledger.Misses, ToMS: 3 * hour, ReachesBackToMS: hour, Rows: []*ledger.Sum{
+			wire.RollupAnswer{Ledger: ledger.Misses, ToMS: 3 * hour, OldestAtMS: hour, Rows: []*ledger.Sum{
 				miss(1, "=cmd", "late", 1), miss(2, "=cmd", "empty", 7), miss(9, "beyond", "late", 1),
 			}}, true,
 			`deadline-miss ledger, hour since 1970-01-01 01:00Z (no sums are kept from before)

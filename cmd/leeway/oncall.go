@@ -30,7 +30,7 @@ func (c *flagsListCmd) Run(ctx context.Context, out io.Writer) error {
 	}
 	header := cells{"FLAG", "CLASS", "VALUE", "SOURCE", "UNTIL", "BY", "REASON"}
 	return printTable(out, flags, header, func(f wire.FlagView) cells {
-		return cells{f.Name, orDash(f.Class), f.Value, f.Source, until(f.Source, f.UntilMS), orDash(f.By), orDash(f.Reason)}
+		return cells{f.Name, orDash(f.Class), f.Value, f.Source, until(f.Source, f.UntilAtMS), orDash(f.By), orDash(f.Reason)}
 	})
 }
 
@@ -87,7 +87,7 @@ func (c *flagsClearCmd) Run(ctx context.Context, out io.Writer) error {
 
 func printFlag(out io.Writer, a *wire.FlagAnswer) {
 	f := &a.Flag
-	fmt.Fprintf(out, "%s = %s (from %s; class %s; until %s)\n", f.Name, f.Value, f.Source, orDash(f.Class), until(f.Source, f.UntilMS))
+	fmt.Fprintf(out, "%s = %s (from %s; class %s; until %s)\n", f.Name, f.Value, f.Source, orDash(f.Class), until(f.Source, f.UntilAtMS))
 	if g := a.Gate; g != nil {
 		fmt.Fprintf(out, "the gate would now say: %s (slack %d ms, need %v, queue age %v)\n", g.Reason, g.SlackMS, g.NeedMS, g.QueueAgeMS)
 		return

@@ -15,7 +15,7 @@ import (
 type result struct {
 	Name    string        `json:"name"`
 	Verdict *wire.Verdict `json:"verdict,omitempty"`
-	Job     *broker.View  `json:"job,omitempty"`
+	Job     *broker.Job   `json:"job,omitempty"`
 	// Error is why there is no job.
 	Error string `json:"error,omitempty"`
 }

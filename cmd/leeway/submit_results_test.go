@@ -16,8 +16,8 @@ import (
 
 // added are results of each kind.
 var added = []*result{
-	{Name: "sub/a.txt", Job: &broker.View{ID: "j1", State: broker.StateDone, Path: slackgate.Paid, Outcome: broker.OutcomeUsable, Answer: "a < b"}},
-	{Name: "b", Job: &broker.View{ID: "j2", State: broker.StateDone, Path: slackgate.Free, Outcome: broker.OutcomeLate}},
+	{Name: "sub/a.txt", Job: &broker.Job{ID: "j1", State: broker.StateDone, Path: slackgate.Paid, Outcome: broker.OutcomeUsable, Answer: "a < b"}},
+	{Name: "b", Job: &broker.Job{ID: "j2", State: broker.StateDone, Path: slackgate.Free, Outcome: broker.OutcomeLate}},
 	{Name: "c", Verdict: &wire.Verdict{Path: slackgate.Reject, Reason: slackgate.ReasonNoSlack}, Error: "reject_no_slack: no"},
 }
 

@@ -257,7 +257,7 @@ func (g *gate) clean() {
 	}
 	for _, one := range append([]*gate{g}, g.beside...) {
 		if one.slots > 0 {
-			must(g.t, one.store.Beat(ctx, redisstore.Worker{ID: "w", Path: slackgate.Paid, Slots: one.slots}, time.Hour))
+			must(g.t, one.store.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: one.slots}, time.Hour))
 		}
 	}
 	time.Sleep(2 * admission.RefreshEvery)
@@ -281,19 +281,20 @@ func (g *gate) settings() admission.Settings {
 	}
 	s.Beliefs[slackgate.Paid], s.Beliefs[slackgate.Free] = g.belief, g.belief
 	p95 := int64(g.belief.FirstByte.P95MS)
-	s.Pools[slackgate.Paid] = redisstore.PoolPolicy{Limit: 4096, FirstByteP95MS: p95}
-	s.Pools[slackgate.Free] = redisstore.PoolPolicy{Limit: 4096, FirstByteP95MS: p95}
+	s.Pools[slackgate.Paid] = broker.PoolPolicy{Limit: 4096, FirstByteP95MS: p95}
+	s.Pools[slackgate.Free] = broker.PoolPolicy{Limit: 4096, FirstByteP95MS: p95}
 	return s
 }
 
 // Decided implements admission.Observer.
-func (g *gate) Decided(*broker.Job, *broker.Verdict) { g.decided.Add(1) }
+func (g *gate) Decided(*broker.Submission, *broker.Verdict) { g.decided.Add(1) }
 
-func job(deadline time.Duration) *broker.Job {
-	return &broker.Job{
-		ID: uuid.Must(uuid.NewV7()).String(), Class: "summary", Text: text, MaxOutputTokens: 400,
-		DeadlineMS: deadline.Milliseconds(), ReserveMS: 2000,
-		Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free}, ReceivedAt: time.Now(),
+func job(deadline time.Duration) *broker.Submission {
+	return &broker.Submission{
+		Spec: broker.Spec{
+			ID: uuid.Must(uuid.NewV7()).String(), Class: "summary", Text: text, MaxOutputTokens: 400, Prefer: [2]slackgate.Path{slackgate.Paid, slackgate.Free},
+		},
+		DeadlineInMS: deadline.Milliseconds(), ReserveMS: 2000, ReceivedAt: time.Now(),
 	}
 }
 

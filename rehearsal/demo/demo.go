@@ -66,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 type doneJob struct {
 	doc     corpus.Document
 	verdict *wire.Verdict
-	view    *broker.View // nil for a refused one
+	view    *broker.Job // nil for a refused one
 }
 
 type run struct {
@@ -184,7 +184,7 @@ func (r *run) verdictLine(doc corpus.Document, v *wire.Verdict) {
 		r.at(), v.Reason, v.SlackMS, need, age, v.PredictedWaitMS, short(doc.Name))
 }
 
-func (r *run) outcomeLine(doc corpus.Document, v *broker.View) {
+func (r *run) outcomeLine(doc corpus.Document, v *broker.Job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	firstByte := int64(-1)
@@ -192,7 +192,7 @@ func (r *run) outcomeLine(doc corpus.Document, v *broker.View) {
 		firstByte = *v.FirstByteMS
 	}
 	r.printf("%6.2fs <- %-4s %-12s waited %5d  first byte %5d  in all %5d of %5d       %s\n",
-		r.at(), v.Path, v.Outcome, v.QueueWaitMS, firstByte, v.ElapsedMS, v.DeadlineAtMS-v.AcceptedMS, short(doc.Name))
+		r.at(), v.Path, v.Outcome, v.QueueWaitMS, firstByte, v.ElapsedMS, v.DeadlineAtMS-v.AcceptedAtMS, short(doc.Name))
 }
 
 func short(name string) string {

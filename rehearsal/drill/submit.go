@@ -97,17 +97,17 @@ func (j *Job) told(v *wire.Verdict) {
 }
 
 // ended takes over what became of an admitted job.
-func (j *Job) ended(v *broker.View) {
+func (j *Job) ended(v *broker.Job) {
 	j.Path, j.Outcome, j.Cause, j.Backend, j.Attempts = v.Path, v.Outcome, v.Cause, v.Backend, v.Attempts
 	j.WaitMS, j.ElapsedMS = v.QueueWaitMS, v.ElapsedMS
-	j.OverMS = v.ElapsedMS - (v.DeadlineAtMS - v.AcceptedMS)
+	j.OverMS = v.ElapsedMS - (v.DeadlineAtMS - v.AcceptedAtMS)
 	if v.FirstByteMS != nil {
 		j.FirstByteMS = *v.FirstByteMS
 	}
 }
 
 // await is an admitted job's end; nil if it was not to be had.
-func (r *player) await(ctx context.Context, id string) *broker.View {
+func (r *player) await(ctx context.Context, id string) *broker.Job {
 	ctx, cancel := context.WithTimeout(ctx, r.plan.jobLimit())
 	defer cancel()
 	for {

@@ -230,7 +230,7 @@ end
 local function promise_of(t, need, age, wait, seq, class, producer, batch)
   if t.class ~= class or t.producer ~= producer then
     t.class, t.producer = class, producer
-    t.promise = string.format('{"v":%d,"accepted_ms":%.0f,"deadline_ms":%s,"reserve_ms":%s,"class":%s,"producer":%s,"seq":',
+    t.promise = string.format('{"v":%d,"accepted_at_ms":%.0f,"deadline_at_ms":%s,"reserve_ms":%s,"class":%s,"producer":%s,"seq":',
       layout.version, now, t.deadline_int, t.reserve_int, quote(class), quote(producer))
   end
   if t.need ~= need or t.age ~= age or t.wait ~= wait then

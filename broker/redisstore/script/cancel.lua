@@ -1,6 +1,7 @@
 -- Cancel jobs. ARGV: keep_ms, books, name of this call, ids.
 -- A job that ends here keeps the call's name, so that a caller who lost the reply can tell what it ended.
--- Returns per id 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it).
+-- Returns per id 'missing', 'done', 'late', 'cancelled' (it was waiting) or 'running' (its worker will cut it); after
+-- 'cancelled' its id and its record as a list after its length.
 never_refused()
 local now = now_ms()
 local function cancel(id)
@@ -19,5 +20,9 @@ local function cancel(id)
   return 'running'
 end
 local out = {}
-for i = 4, #ARGV do out[#out + 1] = cancel(ARGV[i]) end
+for i = 4, #ARGV do
+  local what = cancel(ARGV[i])
+  out[#out + 1] = what
+  if what == 'cancelled' then tell_end(out, ARGV[i]) end
+end
 return out

@@ -1,9 +1,9 @@
 -- Claim the most urgent waiting job of a pool.
 -- ARGV: pool, pool limit, lease_ms, keep_ms, books, close_by_ms.
 -- Jobs met on the way that cannot be run are set aside.
--- Returns {now, 'none'|'full'|'job'}, then after their lengths the ids of jobs set aside whose record is there, and
--- class and id of those whose record is gone; with 'job' then {id, fence, offers, attempts, accepted, deadline, spec,
--- admission, text, flags version}.
+-- Returns {now, 'none'|'full'|'job'}, then how many jobs without a text ended, of each its id and its record as a list
+-- after its length, and after their length class and id of jobs whose record is gone; with 'job' then {id, fence, offers,
+-- attempts, accepted, deadline, reserve, spec, admission, text, flags version}.
 never_refused()
 local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local close_by = tonumber(ARGV[6])
@@ -12,11 +12,10 @@ local running = redis.call('ZCARD', P .. ':running:' .. pool)
 if running >= math.min(limit, live_slots(pool, now)) then return { now, 'full', 0, 0 } end
 local ended, lost = {}, {}
 local function reply(what, job)
-  local out = { now, what }
-  for _, list in ipairs({ ended, lost }) do
-    out[#out + 1] = #list
-    for _, x in ipairs(list) do out[#out + 1] = x end
-  end
+  local out = { now, what, #ended }
+  for _, id in ipairs(ended) do tell_end(out, id) end
+  out[#out + 1] = #lost
+  for _, x in ipairs(lost) do out[#out + 1] = x end
   for _, x in ipairs(job) do out[#out + 1] = x end
   return out
 end
@@ -48,7 +47,7 @@ for _ = 1, 16 do
     redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') -- of an earlier claim
     redis.call('PUBLISH', P .. ':news', id)
     return reply('job', { id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
-      tonumber(r.accepted), tonumber(r.deadline), r.spec or '', r.admission or '', text,
+      tonumber(r.accepted), tonumber(r.deadline), tonumber(r.reserve), r.spec or '', r.admission or '', text,
       tonumber(redis.call('GET', P .. ':flags:version') or '0') })
   end
 end

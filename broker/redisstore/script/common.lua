@@ -105,10 +105,10 @@ local function split(member)
 end
 
 -- A record's fields, however much of them is there. What never changes of an admitted job is one field, for each costs:
---   promise  {"v":<layout of the program that wrote it>,"accepted_ms","deadline_ms","reserve_ms","seq":<its arrival>,
+--   promise  {"v":<layout of the program that wrote it>,"accepted_at_ms","deadline_at_ms","reserve_ms","seq":<its arrival>,
 --            "class","producer","batch":"<batch> <line>","admission":{"slack_ms","need_ms","queue_age_ms","predicted_wait_ms"}}
--- and is given here as accepted, deadline, reserve, member, class, producer, batch and admission: the fields that programs
--- of layout 1 wrote, each by itself.
+-- and is given here as accepted, deadline, reserve, member, class, producer, batch and admission. Programs of layout 2
+-- called the two instants accepted_ms and deadline_ms.
 local function fields(id)
   local flat = redis.call('HGETALL', P .. ':job:' .. id)
   if #flat == 0 then return nil end
@@ -118,7 +118,8 @@ local function fields(id)
   if not ok or type(p) ~= 'table' or type(p.class) ~= 'string' or not tonumber(p.seq) then return r end
   local function whole(x) return tonumber(x) and int(tonumber(x)) end
   local function text(x) return type(x) == 'string' and x or nil end
-  r.accepted, r.deadline, r.reserve = whole(p.accepted_ms), whole(p.deadline_ms), whole(p.reserve_ms)
+  r.accepted, r.deadline = whole(p.accepted_at_ms or p.accepted_ms), whole(p.deadline_at_ms or p.deadline_ms)
+  r.reserve = whole(p.reserve_ms)
   r.member, r.class, r.producer = member_of(whole(p.seq), p.class, id), p.class, text(p.producer)
   r.batch, r.admission = text(p.batch), string.match(r.promise, '"admission":(%b{})')
   return r
@@ -499,6 +500,14 @@ local function end_job(id, r, now, o)
       'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
   end
   redis.call('PUBLISH', P .. ':ended', id)
+end
+
+-- Add to a reply a job that ended here: its id, and its record as a list after its length.
+local function tell_end(out, id)
+  local flat, n = redis.call('HGETALL', P .. ':job:' .. id), #out
+  out[n + 1], out[n + 2] = id, #flat
+  for i, x in ipairs(flat) do out[n + 2 + i] = x end
+  return out
 end
 
 -- how many attempts are looked for when the record that counts them is gone

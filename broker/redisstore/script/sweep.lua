@@ -7,8 +7,8 @@
 -- failed.
 -- Spend rows that are open settle_by_ms after their attempt must have been over, and as long after the store was back,
 -- are settled as unknown: whoever made it is gone, and no job ends that would settle it.
--- Returns {now, expired, reoffered, failed, length of what follows, pool, class and id of jobs whose record is gone,
--- ids of ended jobs...}.
+-- Returns {now, expired, reoffered, failed, length of what follows, pool, class and id of jobs whose record is gone, how
+-- many jobs ended, and of each its id and its record as a list after its length}.
 never_refused()
 local books, keep, most, max_offers = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local p95 = { paid = tonumber(ARGV[5]), free = tonumber(ARGV[6]) }
@@ -92,5 +92,6 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', P .. ':spend:due', '-inf', int(
 end
 local out = { now, expired, reoffered, failed, #gone }
 for _, x in ipairs(gone) do out[#out + 1] = x end
-for _, id in ipairs(ended) do out[#out + 1] = id end
+out[#out + 1] = #ended
+for _, id in ipairs(ended) do tell_end(out, id) end
 return out
