@@ -58,12 +58,10 @@ func newSender(c *submitCmd, in <-chan *document) *sender {
 
 // batch is the batch's id; empty before the first answer.
 func (s *sender) batch() string {
-	select {
-	case <-s.known:
+	if isClosed(s.known) {
 		return s.id
-	default:
-		return ""
 	}
+	return ""
 }
 
 // opened takes note of the batch's id, which each request's answer tells.
@@ -179,12 +177,15 @@ func (s *sender) round(ctx context.Context, first *document) (progress bool, err
 	wrote := make(chan struct{})
 	go func() {
 		defer close(wrote)
-		enc := json.NewEncoder(w)
 		for d := first; d != nil; d = s.next(ctx, time.After(idle)) {
+			raw, err := json.Marshal(&d.job) // before its verdict, which clears the text
 			mu.Lock()
 			sent = append(sent, d)
 			mu.Unlock()
-			if err := enc.Encode(&d.job); err != nil {
+			if err == nil {
+				_, err = w.Write(append(raw, '\n'))
+			}
+			if err != nil {
 				_ = w.CloseWithError(err)
 				return
 			}
@@ -235,7 +236,7 @@ func (s *sender) follow(ctx context.Context) error {
 	}
 	f := follower{api: s.c.client(), id: s.id}
 	for tries := 0; ; {
-		all := s.allSent()
+		all := isClosed(s.sent)
 		b, quiet, err := f.next(ctx, resultsWait, func(r *wire.ResultLine) error {
 			tries = 0
 			if s.c.outcome(r) {
@@ -264,10 +265,9 @@ func (s *sender) follow(ctx context.Context) error {
 	}
 }
 
-// allSent reports whether every document has its verdict.
-func (s *sender) allSent() bool {
+func isClosed(ch <-chan struct{}) bool {
 	select {
-	case <-s.sent:
+	case <-ch:
 		return true
 	default:
 		return false
