@@ -21,16 +21,19 @@ func read(t *testing.T, name string) string {
 
 var (
 	option = regexp.MustCompile(`--([a-z-]+)`)
-	field  = regexp.MustCompile(`(?m)^\t([A-Z]\w+) +(?:string|bool)\s+` + "`")
+	field  = regexp.MustCompile(`(?m)^\t+([A-Z]\w+) +(?:string|bool)\s+` + "`")
 	hump   = regexp.MustCompile(`([a-z])([A-Z])`)
 )
 
-// options are the options that a command's main.go declares.
+// options are the options that a command's main.go declares, and those that all
+// processes have.
 func options(t *testing.T, command string) map[string]bool {
 	t.Helper()
 	out := map[string]bool{}
-	for _, m := range field.FindAllStringSubmatch(read(t, "../cmd/"+command+"/main.go"), -1) {
-		out[strings.ToLower(hump.ReplaceAllString(m[1], "$1-$2"))] = true
+	for _, file := range []string{"../cmd/" + command + "/main.go", "../cmd/app/command.go"} {
+		for _, m := range field.FindAllStringSubmatch(read(t, file), -1) {
+			out[strings.ToLower(hump.ReplaceAllString(m[1], "$1-$2"))] = true
+		}
 	}
 	if !out["config"] {
 		t.Fatalf("%s: options %v", command, out)
