@@ -105,3 +105,10 @@ type MissRow struct {
 // Totals are the store's running sums since it was created; ledger metrics are
 // read from them, so that a killed process loses none.
 type Totals map[string]int64
+
+// Add adds the sums of another store.
+func (t Totals) Add(more Totals) {
+	for name, n := range more {
+		t[name] += n
+	}
+}

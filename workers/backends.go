@@ -24,7 +24,7 @@ func (p *Pool) syncBackends(ctx context.Context) {
 		names[i] = u.Caller.Name()
 		u.SetP95(p.BackendP95(names[i]))
 	}
-	orders, err := p.Store.BackendOrders(ctx, names)
+	orders, err := p.Home.BackendOrders(ctx, names)
 	if err != nil {
 		return // with the store away nothing is admitted either
 	}
@@ -40,7 +40,7 @@ func (p *Pool) syncBackends(ctx context.Context) {
 			u.Hold(o.HeldFor, "another worker's breaker opened")
 		}
 	}
-	if err := p.Store.ReportBackends(ctx, p.id, p.Backends(), forgetReport); err != nil && ctx.Err() == nil {
+	if err := p.Home.ReportBackends(ctx, p.id, p.Backends(), forgetReport); err != nil && ctx.Err() == nil {
 		p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
 	}
 }
@@ -67,7 +67,7 @@ func (p *Pool) onState(name, state, why string) {
 		return
 	}
 	p.inFlight.Go(func() {
-		if err := p.Store.HoldBackend(context.Background(), name, why, sharedHold); err != nil {
+		if err := p.Home.HoldBackend(context.Background(), name, why, sharedHold); err != nil {
 			p.Log.Debug("open breaker not shared", "backend", name, "error", err)
 		}
 	})

@@ -15,7 +15,7 @@ import (
 // openRow writes the spend row of a call before it is made.
 func (r *jobRun) openRow(ctx context.Context, call attempt.Call) error {
 	r.open = r.newRow(&call)
-	err := r.Store.OpenSpend(ctx, r.claim, &r.open)
+	err := r.shard.Store.OpenSpend(ctx, r.claim, &r.open)
 	faultpoint.Reach(faultpoint.Booked)
 	if err != nil {
 		none := attempt.NotCalled(call)
@@ -158,7 +158,7 @@ func (p *Pool) book(what, id string, write func(ctx context.Context) error) erro
 func (r *jobRun) finish(f *broker.Finish) {
 	var ended *broker.Job
 	err := r.book("outcome", r.claim.ID, func(ctx context.Context) (err error) {
-		ended, err = r.Store.Finish(ctx, r.claim, f, r.settled...)
+		ended, err = r.shard.Store.Finish(ctx, r.claim, f, r.settled...)
 		return err
 	})
 	faultpoint.Reach(faultpoint.Finished)
@@ -173,7 +173,7 @@ func (r *jobRun) finish(f *broker.Finish) {
 // settle books the attempts of a job that is no longer this worker's.
 func (r *jobRun) settle() {
 	if len(r.settled) > 0 {
-		_ = r.book("spend", r.claim.ID, func(ctx context.Context) error { return r.Store.Settle(ctx, r.settled...) })
+		_ = r.book("spend", r.claim.ID, func(ctx context.Context) error { return r.shard.Store.Settle(ctx, r.settled...) })
 	}
 }
 
@@ -183,7 +183,7 @@ func (r *jobRun) handBack() {
 	c := r.claim
 	var ended *broker.Job
 	err := r.book("hand-back", c.ID, func(ctx context.Context) (err error) {
-		ended, err = r.Store.Handback(ctx, c, append(r.settled, r.unwritten...)...)
+		ended, err = r.shard.Store.Handback(ctx, c, append(r.settled, r.unwritten...)...)
 		return err
 	})
 	if err != nil {
@@ -193,5 +193,5 @@ func (r *jobRun) handBack() {
 		joblog.Ended(context.Background(), r.Log, ended)
 		return
 	}
-	r.consumerOf(c).putTicket()
+	r.putTicket()
 }

@@ -26,7 +26,7 @@ func claimed() *broker.Claim {
 // logged is a run of the claimed job, and what it logs.
 func logged() (*jobRun, *bytes.Buffer) {
 	var log bytes.Buffer
-	return &jobRun{Pool: &Pool{Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}, claim: claimed()}, &log
+	return &jobRun{consumer: &consumer{Pool: &Pool{Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}}, claim: claimed()}, &log
 }
 
 func tokens(in, out int64, known broker.Known) broker.Usage {

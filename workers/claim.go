@@ -54,14 +54,14 @@ func (c *consumer) takeOne() (again bool) {
 		return false
 	case err != nil:
 		p.Log.Error("claimed job cannot be read", "job_id", claim.ID, "error", err)
-		(&jobRun{Pool: p, claim: claim}).finish(&broker.Finish{
+		(&jobRun{consumer: c, claim: claim}).finish(&broker.Finish{
 			Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1,
 		})
 		return true
 	case claim == nil:
 		return false // nothing waits, or every slot of the pool is taken
 	}
-	(&jobRun{Pool: p, claim: claim}).run()
+	(&jobRun{consumer: c, claim: claim}).run()
 	return true
 }
 

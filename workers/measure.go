@@ -12,10 +12,10 @@ import (
 	"leeway/workers/backend"
 )
 
-// measure counts the calls of a job for the gate. A count that is lost is no harm.
-func (p *Pool) measure(job string, samples ...latency.Sample) {
-	if err := p.Store.Measure(context.Background(), job, samples...); err != nil {
-		p.Log.Debug("latency not counted", "path", p.Path.String(), "error", err)
+// measure counts calls for the gate. A count that is lost is no harm.
+func (c *consumer) measure(samples ...latency.Sample) {
+	if err := c.shard.Store.Measure(context.Background(), samples...); err != nil {
+		c.Log.Debug("latency not counted", "path", c.Path.String(), "error", err)
 	}
 }
 

@@ -19,8 +19,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/background"
-	"leeway/broker/redisstore"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 	"leeway/workers/attempt"
@@ -41,7 +40,7 @@ type Observer interface {
 
 // Shard is one shard of a pool, with its own queue and its part of the slots.
 type Shard struct {
-	Store   *redisstore.Store
+	Store   store.Worker
 	Tickets *ticket.Queue
 	// Slots is how many jobs this worker runs at once; Limit is the shard's bound
 	// over all workers.
@@ -59,8 +58,8 @@ type Options struct {
 	Attempts attempt.Config
 	// BackendP95 is a backend's measured first-byte p95 now.
 	BackendP95 func(name string) time.Duration
-	// Store is that of all shards.
-	Store *shard.Store
+	// Home is the deployment's first shard: what concerns no job lies there.
+	Home store.Worker
 	// Redis is asynq's connection.
 	Redis redis.UniversalClient
 	// FirstByteP95 is the pool's first-byte p95 now.
@@ -150,8 +149,8 @@ func Start(o Options) (*Pool, error) {
 		// The first beat may fail with Redis away; the next one will not.
 		_ = c.beat(context.Background())
 		p.loop("heartbeat", c.heartbeat)
+		p.loop("cancels", c.cancels)
 	}
-	p.loop("cancels", p.cancels)
 	p.loop("backends", func(ctx context.Context) error { return every(ctx, syncEvery, p.syncBackends) })
 	p.loop("probes", func(ctx context.Context) error { return every(ctx, ProbeEvery, p.probes) })
 	for _, c := range p.consumers {
@@ -180,16 +179,6 @@ func (p *Pool) consumer(s Shard) *consumer {
 			LogLevel:        asynq.WarnLevel,
 		}),
 	}
-}
-
-// consumerOf is the one that claimed a job.
-func (p *Pool) consumerOf(claim *broker.Claim) *consumer {
-	for _, c := range p.consumers {
-		if c.shard.Store == p.Store.Of(claim.ID) {
-			return c
-		}
-	}
-	return p.consumers[0] // no job comes by a shard that is not served
 }
 
 // loop runs one in the background until the process or the pool ends.
@@ -301,8 +290,8 @@ func (c *consumer) heartbeat(ctx context.Context) error {
 
 // cancels cuts running jobs whose producer took them back. A notice lost while
 // Redis is away is made up for by the next renewal.
-func (p *Pool) cancels(ctx context.Context) error {
-	ids, closeSub := p.Store.Cancels(ctx)
+func (c *consumer) cancels(ctx context.Context) error {
+	ids, closeSub := c.shard.Store.Cancels(ctx)
 	defer func() { _ = closeSub() }()
 	for {
 		select {
@@ -312,7 +301,7 @@ func (p *Pool) cancels(ctx context.Context) error {
 			if !ok {
 				return nil
 			}
-			if v, ok := p.running.Load(id); ok {
+			if v, ok := c.running.Load(id); ok {
 				if cancel, ok := v.(context.CancelCauseFunc); ok {
 					cancel(errCancelled)
 				}

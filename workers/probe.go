@@ -44,7 +44,7 @@ func (p *Pool) probes(ctx context.Context) {
 		if i < 0 {
 			return
 		}
-		if mine, err := p.Store.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
+		if mine, err := p.Home.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
 			p.probe(ctx, p.runner.Upstreams()[i])
 		}
 	}
@@ -59,7 +59,7 @@ func (p *Pool) closedByMeasurement() bool {
 
 func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 	id := "probe-" + uuid.NewString()
-	r := &jobRun{Pool: p, claim: &broker.Claim{
+	r := &jobRun{consumer: &consumer{Pool: p, shard: Shard{Store: p.Home}}, claim: &broker.Claim{
 		Spec: broker.Spec{ID: id, Class: ProbeClass, MaxOutputTokens: attempt.ProbeMaxTokens}, Path: p.Path,
 	}}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -67,12 +67,12 @@ func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 	err := p.runner.Probe(ctx, u, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			r.open = r.newRow(&call)
-			return p.Store.OpenProbe(ctx, &r.open)
+			return p.Home.OpenProbe(ctx, &r.open)
 		},
 		After: func(a attempt.Attempt) {
 			r.settled = append(r.settled, r.settledRow(&a))
-			p.measure(id, poolSamples(p.Path, a.HasText, a.FirstByte, a.Hold, a.Reason == "")...)
-			p.measure(id, callSamples(&a)...)
+			r.measure(poolSamples(p.Path, a.HasText, a.FirstByte, a.Hold, a.Reason == "")...)
+			r.measure(callSamples(&a)...)
 		},
 	})
 	r.settle()

@@ -20,24 +20,25 @@ type relay struct {
 }
 
 // relay begins to relay a claimed job's answer. stop must be called.
-func (p *Pool) relay(c *broker.Claim) *relay {
-	r := &relay{more: make(chan struct{}, 1), ended: make(chan struct{})}
-	go p.Background.Guard("relay", func() {
-		defer close(r.ended)
+func (r *jobRun) relay() *relay {
+	c := r.claim
+	out := &relay{more: make(chan struct{}, 1), ended: make(chan struct{})}
+	go r.Background.Guard("relay", func() {
+		defer close(out.ended)
 		at := 0
-		for range r.more {
-			text := r.take()
+		for range out.more {
+			text := out.take()
 			if text == "" {
 				continue // it went with what was added before
 			}
-			err := p.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, At: at, Text: text})
+			err := r.shard.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, At: at, Text: text})
 			if err != nil {
-				p.Log.Debug("answer text not relayed", "job_id", c.ID, "error", err)
+				r.Log.Debug("answer text not relayed", "job_id", c.ID, "error", err)
 			}
 			at += len(text)
 		}
 	})
-	return r
+	return out
 }
 
 // add takes a piece. It does not block.

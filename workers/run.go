@@ -16,7 +16,7 @@ import (
 
 // jobRun is one claimed job on its way to its outcome, or one probe.
 type jobRun struct {
-	*Pool
+	*consumer
 
 	claim *broker.Claim
 	// open is the spend row of the attempt under way; there is one at a time.
@@ -53,7 +53,7 @@ func (r *jobRun) run() {
 	defer r.noting.Wait()
 	hooks := r.hooks(ctx)
 	if c.Relay != "" {
-		relay := r.relay(c)
+		relay := r.relay()
 		defer relay.stop()
 		hooks.Relay = relay.add
 	}
@@ -83,7 +83,7 @@ func (r *jobRun) run() {
 		if saysOfPool(&res) {
 			r.samples = append(r.samples, poolSamples(c.Path, res.HasText, res.FirstByte, res.EndedAt, res.Reason == "")...)
 		}
-		r.measure(c.ID, r.samples...)
+		r.measure(r.samples...)
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *jobRun) hooks(ctx context.Context) attempt.Hooks {
 		},
 		FirstByte: func() {
 			r.noting.Go(func() {
-				if err := r.Store.SawFirstByte(ctx, r.claim); err != nil && ctx.Err() == nil {
+				if err := r.shard.Store.SawFirstByte(ctx, r.claim); err != nil && ctx.Err() == nil {
 					r.Log.Debug("first byte not noted", "job_id", r.claim.ID, "error", err)
 				}
 			})
@@ -160,7 +160,7 @@ func (r *jobRun) renew(ctx context.Context, cancel context.CancelCauseFunc) (sto
 		defer close(ended)
 		failing := false
 		for pause := r.Lease / 3; background.Sleep(pausing, pause) == nil; {
-			lease, err := r.Store.Renew(ctx, r.claim, r.Lease)
+			lease, err := r.shard.Store.Renew(ctx, r.claim, r.Lease)
 			if err != nil && !failing && ctx.Err() == nil { // once an outage
 				r.Log.Warn("lease not renewed", "job_id", r.claim.ID, "error", err)
 			}

@@ -18,6 +18,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/flag"
+	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
@@ -301,7 +302,7 @@ func TestTimeBeforeTheGateCounts(t *testing.T) {
 		if err := json.Unmarshal(b.log.Bytes(), &line); err != nil || line["elapsed_ms"] != 13_000.0 || line["job_id"] != "k" {
 			t.Errorf("log %s: %v", b.log, err)
 		}
-		if rows, err := b.store.MissPage(b.ctx, "", 10); err != nil || len(rows.Rows) != 1 {
+		if rows, err := b.store.MissRows(b.ctx, &ledger.Filter{}, "", 10); err != nil || len(rows.Rows) != 1 {
 			t.Errorf("%+v, %v", rows, err)
 		}
 	})
@@ -341,7 +342,7 @@ func TestRescue(t *testing.T) {
 			if took, err := b.Rescue(b.ctx, c); took || err != nil {
 				t.Errorf("without slack: %v, %v", took, err)
 			}
-			if rows, _ := b.store.MissPage(b.ctx, "", 10); len(rows.Rows) != 0 {
+			if rows, _ := b.store.MissRows(b.ctx, &ledger.Filter{}, "", 10); len(rows.Rows) != 0 {
 				t.Errorf("misses %+v", rows.Rows)
 			}
 			if lease, err := b.store.Renew(b.ctx, c, time.Minute); lease != broker.LeaseHeld || err != nil {

@@ -15,7 +15,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
 )
 
 // Options configure an Archiver. URL, Deployment, Store and Log are required.
@@ -24,7 +24,7 @@ type Options struct {
 	URL string
 	// Deployment keeps the rows of several deployments in one database apart.
 	Deployment string
-	Store      *redisstore.Store
+	Store      store.Shard
 	// Window is how long archived rows stay in Redis; 0: not at all.
 	Window time.Duration
 	// BatchRows is the most rows of one transaction. Defaults to 5000.
@@ -168,9 +168,9 @@ func (a *Archiver) round(ctx context.Context, w *writer, k ledger.Kind) (more bo
 	n := 0
 	switch k {
 	case ledger.Spend:
-		n, err = batch(ctx, a, w, k, &at, a.Store.SpendPage, func(r *broker.SpendRow) string { return r.ID }, spendTable)
+		n, err = batch(ctx, a, w, k, &at, a.Store.SpendRows, func(r *broker.SpendRow) string { return r.ID }, spendTable)
 	case ledger.Misses:
-		n, err = batch(ctx, a, w, k, &at, a.Store.MissPage, func(r *broker.MissRow) string { return r.ID }, missTable)
+		n, err = batch(ctx, a, w, k, &at, a.Store.MissRows, func(r *broker.MissRow) string { return r.ID }, missTable)
 	}
 	if err != nil {
 		return false, err
@@ -231,12 +231,12 @@ func (a *Archiver) count(ctx context.Context, w *writer, k ledger.Kind, at *posi
 
 // batch archives rows after a position, at most BatchRows, and moves it.
 func batch[T any](ctx context.Context, a *Archiver, w *writer, k ledger.Kind, at *position,
-	read func(ctx context.Context, cursor string, limit int) (*broker.Page[T], error), id func(*T) string, to *table[T],
+	read func(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[T], error), id func(*T) string, to *table[T],
 ) (int, error) {
 	var rows []T
 	cursor := at.id
 	for len(rows) < a.BatchRows {
-		p, err := read(ctx, cursor, min(a.BatchRows-len(rows), broker.MaxPage))
+		p, err := read(ctx, &ledger.Filter{}, cursor, min(a.BatchRows-len(rows), broker.MaxPage))
 		if err != nil {
 			return 0, err
 		}

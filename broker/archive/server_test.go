@@ -136,10 +136,9 @@ func (w *world) query(sql string, into ...any) {
 // lag is how many rows the archive is behind, as the metrics say.
 func (w *world) lag() int64 {
 	w.t.Helper()
-	books, err := w.Books(bg)
+	books, err := w.Overview(bg)
 	w.must(err)
-	st, err := w.Archive(bg, books)
-	w.must(err)
+	st := books.Archive
 	if st == nil {
 		return 1 << 40 // the archiver has not begun
 	}

@@ -11,14 +11,14 @@ import (
 
 	"leeway/broker/config"
 	"leeway/broker/ledger"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
 
 // Budgets reads the budgets of a configuration and how far they are used,
 // producers before classes, by name. want chooses; nil takes all.
-func Budgets(ctx context.Context, store *shard.Store, cfg *config.Config, want func(scope, name string) bool) (*wire.BudgetsAnswer, error) {
+func Budgets(ctx context.Context, s store.Store, cfg *config.Config, want func(scope, name string) bool) (*wire.BudgetsAnswer, error) {
 	type named struct{ scope, name, field string }
 	var order []named
 	used := map[string]*slackgate.Budget{}
@@ -36,7 +36,7 @@ func Budgets(ctx context.Context, store *shard.Store, cfg *config.Config, want f
 	for _, n := range slices.Sorted(maps.Keys(cfg.Classes)) {
 		add(wire.ScopeClass, n, ledger.ClassField(n), cfg.Classes[n].BudgetMicroPerDay)
 	}
-	now, err := store.Budgets(ctx, used)
+	now, err := s.Budgets(ctx, used)
 	if err != nil {
 		return nil, err
 	}

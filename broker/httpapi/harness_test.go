@@ -27,6 +27,7 @@ import (
 	"leeway/broker/background"
 	"leeway/broker/config"
 	"leeway/broker/flag"
+	"leeway/broker/ledger"
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
 	"leeway/broker/redisstore"
@@ -333,7 +334,7 @@ func (a *api) admitted(body string) string {
 
 func (a *api) misses() []broker.MissRow {
 	a.t.Helper()
-	p, err := a.store.MissPage(context.Background(), "", 1000)
+	p, err := a.store.MissRows(context.Background(), &ledger.Filter{}, "", 1000)
 	a.must(err)
 	return p.Rows
 }

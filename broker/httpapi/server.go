@@ -18,6 +18,7 @@ import (
 	"leeway/broker/flag"
 	"leeway/broker/measure"
 	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/slackgate"
 )
 
@@ -25,7 +26,7 @@ import (
 type Options struct {
 	Config   func() *config.Config
 	Admitter *shard.Admitter
-	Store    *shard.Store
+	Store    store.Store
 	// Latency is what is believed about a pool.
 	Latency func(path slackgate.Path) measure.Measured
 	// StartValues are the flags' values as configured.

@@ -6,7 +6,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/broker/wire"
 )
 
@@ -22,9 +22,9 @@ var (
 )
 
 // ledgers adds what the store says of the two ledgers and their archive.
-func (m *Metrics) ledgers(s *shard.Store) {
+func (m *Metrics) ledgers(s store.Store) {
 	m.collect(func(ctx context.Context, value give) {
-		books, err := s.Books(ctx)
+		books, err := s.Overview(ctx)
 		if err != nil {
 			return
 		}
@@ -82,7 +82,7 @@ var (
 )
 
 // Webhooks adds the numbers of the producers that have a webhook.
-func (m *Metrics) Webhooks(s *shard.Store, producers func() []string) {
+func (m *Metrics) Webhooks(s store.Store, producers func() []string) {
 	m.collect(func(ctx context.Context, value give) {
 		names := producers()
 		if len(names) == 0 {

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"leeway/broker"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/slackgate"
 )
 
@@ -56,7 +56,7 @@ func texts[T ~string](set []T) []string {
 }
 
 // Share adds what is read from the store at each scrape.
-func (m *Metrics) Share(s *shard.Store, policy func() [slackgate.NumPaths]broker.PoolPolicy) {
+func (m *Metrics) Share(s store.Store, policy func() [slackgate.NumPaths]broker.PoolPolicy) {
 	families := []family{storeUp, queueAge, inFlight, waiting, running, capacity, smallestSlack, cost}
 	for i := range pathTotals {
 		families = append(families, pathTotals[i].family)

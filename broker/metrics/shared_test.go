@@ -208,7 +208,7 @@ func TestWebhooks(t *testing.T) {
 				Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
 			})
 			must(err)
-			_, err = b.store.Cancel(ctx, id)
+			_, err = b.store.CancelAll(ctx, id)
 			must(err)
 		}
 		ends, err := b.store.TakeWebhooks(ctx, time.Minute, broker.WebhookDue{Producer: "nightly", Most: 2})

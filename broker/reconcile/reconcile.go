@@ -12,7 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/joblog"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -40,7 +40,7 @@ var Mendings = [...]Mending{Expired, Reoffered, WorkerLost, RecordLost, Ticket, 
 
 // Reconciler mends. All fields are required, but for Strays.
 type Reconciler struct {
-	Store   *redisstore.Store
+	Store   store.Shard
 	Tickets *ticket.Queue
 	Policy  func() [slackgate.NumPaths]broker.PoolPolicy
 	Log     *slog.Logger

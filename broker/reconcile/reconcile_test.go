@@ -19,7 +19,9 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/flag"
+	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
+	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -156,7 +158,7 @@ func TestOnceMends(t *testing.T) {
 		if want := map[Mending]int64{Expired: 1, Reoffered: 0, WorkerLost: 1, RecordLost: 0, Ticket: 3, Place: 0, Stray: 0, Phantom: 0}; !maps.Equal(b.mended, want) {
 			t.Errorf("mended %v, want %v", b.mended, want)
 		}
-		rows, err := b.Store.MissPage(ctx, "", 10)
+		rows, err := b.Store.MissRows(ctx, &ledger.Filter{}, "", 10)
 		if err != nil || len(rows.Rows) != 2 {
 			t.Errorf("%+v, %v", rows, err)
 		}
@@ -330,12 +332,12 @@ func TestTwoReconcilers(t *testing.T) {
 		if n := strings.Count(b.log.String(), `"outcome":"expired"`); n != 20 {
 			t.Errorf("%d lines for 20 jobs", n)
 		}
-		if rows, err := b.Store.MissPage(context.Background(), "", 100); err != nil || len(rows.Rows) != 20 {
+		if rows, err := b.Store.MissRows(context.Background(), &ledger.Filter{}, "", 100); err != nil || len(rows.Rows) != 20 {
 			t.Errorf("%d misses, %v", len(rows.Rows), err)
 		}
 	})
 }
 
-func admit(s *redisstore.Store, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
-	return s.Admit(context.Background(), flag.NewTable(0, nil), p, []broker.Offer{o})
+func admit(s store.Shard, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
+	return s.AdmitInTurn(context.Background(), flag.NewTable(0, nil), p, []broker.Offer{o}, func() error { return nil })
 }

@@ -38,8 +38,8 @@ func (s *Store) Archived(ctx context.Context, k ledger.Kind, booked int64) error
 	return nil
 }
 
-// Archive reads how far the archive has come; nil when none is configured.
-func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ledger.ArchiveState, error) {
+// archive reads how far the archive has come; nil when none is configured.
+func (s *Store) archive(ctx context.Context, b *ledger.Books) (*ledger.ArchiveState, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m, err := s.rdb.HGetAll(ctx, s.key("archive")).Result()
@@ -61,6 +61,27 @@ func (s *Store) Archive(ctx context.Context, b *ledger.Books) (*ledger.ArchiveSt
 	return a, nil
 }
 
+// Overview is what can be said of the books without reading a row.
+func (s *Store) Overview(ctx context.Context) (*ledger.Overview, error) {
+	b, err := s.Books(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := &ledger.Overview{Balanced: b.Balanced(), Overdue: b.Overdue, Totals: b.Totals, Ledgers: map[ledger.Kind]ledger.InStore{}}
+	if out.Archive, err = s.archive(ctx, b); err != nil {
+		return nil, err
+	}
+	for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
+		e := b.Extent(k)
+		in := ledger.InStore{Rows: e.Rows, OldestAtMS: ledger.IDTimeMS(e.First)}
+		if out.Archive != nil { // Redis drops by whole nodes: a few rows more are no news
+			in.OverRows = max(0, e.Rows-s.rows)
+		}
+		out.Ledgers[k] = in
+	}
+	return out, nil
+}
+
 // Trim drops rows that are archived, up to and with the one named, when they
 // are older than keepFor or more than the store's bound of rows. It returns how
 // many, and whether there is more to drop.
@@ -73,7 +94,3 @@ func (s *Store) Trim(ctx context.Context, k ledger.Kind, archived string, keepFo
 	dropped, more = r.int(), r.int() == 1
 	return dropped, more, r.err
 }
-
-// KeptRows is how many rows of a ledger are to stay in the store. With an
-// archive there are more only while it lags.
-func (s *Store) KeptRows() int64 { return s.rows }

@@ -59,7 +59,7 @@ func TestParallelSubmissionsAgainstABudgetOverRedis(t *testing.T) {
 			c, _, err := h.Claim(bg, slackgate.Paid, 1000, time.Minute)
 			h.must(err)
 			wg.Go(func() {
-				_, err := h.another().Cancel(bg, c.ID)
+				_, err := h.another().CancelAll(bg, c.ID)
 				h.must(err)
 				h.must(h.Handback(bg, c))
 			})
@@ -67,7 +67,7 @@ func TestParallelSubmissionsAgainstABudgetOverRedis(t *testing.T) {
 		wg.Wait()
 		for _, id := range in {
 			wg.Go(func() {
-				if _, err := h.another().Cancel(bg, id); err != nil {
+				if _, err := h.another().CancelAll(bg, id); err != nil {
 					t.Error(err)
 				}
 			})

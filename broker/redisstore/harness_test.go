@@ -17,6 +17,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/flag"
+	"leeway/broker/ledger"
 	"leeway/slackgate"
 )
 
@@ -241,6 +242,15 @@ func usable(answer string) *broker.Finish {
 	}
 }
 
+// Cancel takes one job back.
+func (h *harness) Cancel(ctx context.Context, id string) (broker.Cancellation, error) {
+	got, err := h.CancelAll(ctx, id)
+	if err != nil {
+		return broker.Cancellation{}, err
+	}
+	return got[0], nil
+}
+
 // finish commits an outcome and returns the one on record. What it is told of the
 // ended job is what anybody reads, but for the answer.
 func (h *harness) finish(c *broker.Claim, f *broker.Finish, rows ...broker.SpendRow) (broker.Outcome, error) {
@@ -265,14 +275,14 @@ func (h *harness) view(id string) *broker.Job {
 
 func (h *harness) misses() []broker.MissRow {
 	h.t.Helper()
-	p, err := h.MissPage(bg, "", broker.MaxPage)
+	p, err := h.MissRows(bg, &ledger.Filter{}, "", broker.MaxPage)
 	h.must(err)
 	return p.Rows
 }
 
 func (h *harness) spent() []broker.SpendRow {
 	h.t.Helper()
-	p, err := h.SpendPage(bg, "", broker.MaxPage)
+	p, err := h.SpendRows(bg, &ledger.Filter{}, "", broker.MaxPage)
 	h.must(err)
 	return p.Rows
 }

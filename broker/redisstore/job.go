@@ -209,15 +209,6 @@ func (s *Store) Handback(ctx context.Context, c *broker.Claim, rows ...broker.Sp
 	return r.job(), r.err
 }
 
-// Cancel takes a job back for its producer.
-func (s *Store) Cancel(ctx context.Context, id string) (broker.Cancellation, error) {
-	got, err := s.CancelAll(ctx, id)
-	if err != nil {
-		return broker.Cancellation{}, err
-	}
-	return got[0], nil
-}
-
 // CancelAll takes jobs back in one step, so they should be few: what came of
 // each stands in their order. The error is a [broker.CancelUnknownError] where
 // they may have been taken back all the same.

@@ -21,12 +21,8 @@ var streams = map[ledger.Kind]string{ledger.Spend: "spend", ledger.Misses: "miss
 // MaxPage, so that a filter that matches little holds nobody up.
 const pageReads = 10
 
-// SpendPage reads settled spend rows after a cursor, oldest first.
-func (s *Store) SpendPage(ctx context.Context, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
-	return s.SpendRows(ctx, &ledger.Filter{}, cursor, limit)
-}
-
-// SpendRows is SpendPage for the rows that a filter wants.
+// SpendRows reads settled spend rows that a filter wants after a cursor, oldest
+// first.
 func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return page(ctx, s, ledger.Spend, f, cursor, limit, func(m redis.XMessage) (row broker.SpendRow, wanted bool, err error) {
 		raw, _ := m.Values["row"].(string)
@@ -36,12 +32,7 @@ func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, 
 	})
 }
 
-// MissPage reads miss rows after a cursor, oldest first.
-func (s *Store) MissPage(ctx context.Context, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
-	return s.MissRows(ctx, &ledger.Filter{}, cursor, limit)
-}
-
-// MissRows is MissPage for the rows that a filter wants.
+// MissRows is the same for miss rows.
 func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 	return page(ctx, s, ledger.Misses, f, cursor, limit, func(m redis.XMessage) (broker.MissRow, bool, error) {
 		row, err := missRow(m)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
+	"leeway/broker/ledger"
 	"leeway/slackgate"
 )
 
@@ -122,7 +123,7 @@ func pages(t *testing.T, h *harness) {
 		var got []string
 		cursor, calls := "", 0
 		for {
-			p, err := h.MissPage(bg, cursor, limit)
+			p, err := h.MissRows(bg, &ledger.Filter{}, cursor, limit)
 			h.must(err)
 			calls++
 			for _, r := range p.Rows {
@@ -139,20 +140,20 @@ func pages(t *testing.T, h *harness) {
 			t.Errorf("limit %d: %d rows in %d pages: %v", limit, len(got), calls, got)
 		}
 	}
-	if p, err := h.SpendPage(bg, "", 10); err != nil || p.Rows == nil || len(p.Rows) != 0 || p.Next != "" {
+	if p, err := h.SpendRows(bg, &ledger.Filter{}, "", 10); err != nil || p.Rows == nil || len(p.Rows) != 0 || p.Next != "" {
 		t.Errorf("an empty ledger gives %+v, %v", p, err)
 	}
 }
 
 func badCursor(t *testing.T, h *harness) {
 	for _, c := range []string{"nonsense", "-", "+", "(1-0", "1", "1-", "-1", "1-0-0", " 1-0", "1-0 ", "0x1-0", "99999999999999999999-0", "1-99999999999999999999", "$", "*"} {
-		_, err := h.SpendPage(bg, c, 10)
+		_, err := h.SpendRows(bg, &ledger.Filter{}, c, 10)
 		if f, ok := errors.AsType[*broker.FieldError](err); !ok || f.Field != "cursor" {
 			t.Errorf("cursor %q: %v", c, err)
 		}
 	}
 	for _, c := range []string{"0-0", "1764460800000-12", "9223372036854775807-9223372036854775807"} {
-		if p, err := h.MissPage(bg, c, 10); err != nil || len(p.Rows) != 0 {
+		if p, err := h.MissRows(bg, &ledger.Filter{}, c, 10); err != nil || len(p.Rows) != 0 {
 			t.Errorf("cursor %q: %+v, %v", c, p, err)
 		}
 	}

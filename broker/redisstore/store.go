@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
+	"leeway/broker/store"
 )
 
 // Options configure a Store.
@@ -262,3 +263,5 @@ func (r *reply) jobs() []*broker.Job {
 	}
 	return out
 }
+
+var _ store.Shard = (*Store)(nil)

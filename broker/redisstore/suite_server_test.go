@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/ledger"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -163,8 +164,8 @@ func (h *harness) calls(c *broker.Claim) map[string]func() error {
 		"waiting":  func() error { _, err := h.Waiting(bg, slackgate.Paid); return err },
 		"smallest": func() error { _, _, err := h.SmallestSlackMS(bg, slackgate.Paid); return err },
 		"totals":   func() error { _, err := h.Totals(bg); return err },
-		"spend":    func() error { _, err := h.SpendPage(bg, "", 1); return err },
-		"misses":   func() error { _, err := h.MissPage(bg, "", 1); return err },
+		"spend":    func() error { _, err := h.SpendRows(bg, &ledger.Filter{}, "", 1); return err },
+		"misses":   func() error { _, err := h.MissRows(bg, &ledger.Filter{}, "", 1); return err },
 		"rows":     func() error { _, err := h.OpenSpendRows(bg); return err },
 		"clock":    func() error { return h.SyncClock(bg) },
 	}

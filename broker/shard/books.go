@@ -8,7 +8,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
 	"leeway/slackgate"
 	"leeway/slackgate/latency"
 )
@@ -25,7 +25,7 @@ func Policy(all [slackgate.NumPaths]broker.PoolPolicy, shard, n int) [slackgate.
 // queue age that of the oldest. The instant is the first shard's.
 func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error) {
 	n := len(s.shards)
-	all, err := gather(s, func(i int, shard *redisstore.Store) (*broker.GateState, error) {
+	all, err := gather(s, func(i int, shard store.Shard) (*broker.GateState, error) {
 		return shard.State(ctx, Policy(policy, i, n))
 	})
 	if err != nil {
@@ -37,9 +37,6 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.Poo
 // together makes one state of those of all shards.
 func together(all []*broker.GateState) *broker.GateState {
 	out := all[0]
-	if len(all) == 1 {
-		return out
-	}
 	for _, path := range slackgate.Paths {
 		p := &out.Pools[path]
 		for _, st := range all[1:] {
@@ -63,10 +60,9 @@ func together(all []*broker.GateState) *broker.GateState {
 	return out
 }
 
-// Slices reads the counts of measured calls over all shards; see
-// [redisstore.Store.Slices].
+// Slices reads the counts of measured calls over all shards.
 func (s *Store) Slices(ctx context.Context, series []latency.Series, from, to int64) ([][]*latency.Histogram, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) ([][]*latency.Histogram, error) {
+	all, err := gather(s, func(_ int, shard store.Shard) ([][]*latency.Histogram, error) {
 		return shard.Slices(ctx, series, from, to)
 	})
 	if err != nil {
@@ -95,7 +91,7 @@ func (s *Store) SmallestSlackMS(ctx context.Context, path slackgate.Path) (slack
 		slack int64
 		ok    bool
 	}
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (l least, err error) {
+	all, err := gather(s, func(_ int, shard store.Shard) (l least, err error) {
 		l.slack, l.ok, err = shard.SmallestSlackMS(ctx, path)
 		return l, err
 	})
@@ -112,110 +108,39 @@ func (s *Store) SmallestSlackMS(ctx context.Context, path slackgate.Path) (slack
 
 // Totals are the running sums of all shards.
 func (s *Store) Totals(ctx context.Context) (broker.Totals, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (broker.Totals, error) { return shard.Totals(ctx) })
+	all, err := gather(s, func(_ int, shard store.Shard) (broker.Totals, error) { return shard.Totals(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	return sum(all), nil
-}
-
-func sum(all []broker.Totals) broker.Totals {
-	if len(all) == 1 {
-		return all[0]
+	for _, more := range all[1:] {
+		all[0].Add(more)
 	}
-	out := broker.Totals{}
-	for _, t := range all {
-		for name, n := range t {
-			out[name] += n
-		}
-	}
-	return out
+	return all[0], nil
 }
 
-// Books is what can be said of the books of all shards without reading a row.
-type Books struct {
-	// Balanced is set when every shard's are; see [ledger.Books.Balanced].
-	Balanced bool
-	// Overdue are the spend rows that are open although their attempt must have
-	// been over for a while.
-	Overdue int64
-	Totals  broker.Totals
-	Ledgers map[ledger.Kind]Extent
-	// Archive is how far the archive has come; nil without one.
-	Archive *ledger.ArchiveState
-}
-
-// Extent is what of a ledger is in the stores.
-type Extent struct {
-	Rows int64
-	// OverRows is how many are there beyond what stays, with an archive that does
-	// not keep up.
-	OverRows int64
-	// OldestAtMS is when the oldest was booked; 0 for an empty ledger.
-	OldestAtMS int64
-}
-
-// Books reads them.
-func (s *Store) Books(ctx context.Context) (*Books, error) {
-	type read struct {
-		books   *ledger.Books
-		archive *ledger.ArchiveState
-	}
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (r read, err error) {
-		if r.books, err = shard.Books(ctx); err == nil {
-			r.archive, err = shard.Archive(ctx, r.books)
-		}
-		return r, err
-	})
+// Overview is what can be said of the books of all shards without reading a row.
+func (s *Store) Overview(ctx context.Context) (*ledger.Overview, error) {
+	all, err := gather(s, func(_ int, shard store.Shard) (*ledger.Overview, error) { return shard.Overview(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	out := &Books{Balanced: true, Ledgers: map[ledger.Kind]Extent{}}
-	var totals []broker.Totals
-	for i, r := range all {
-		out.Balanced = out.Balanced && r.books.Balanced()
-		out.Overdue += r.books.Overdue
-		totals = append(totals, r.books.Totals)
-		for _, k := range []ledger.Kind{ledger.Spend, ledger.Misses} {
-			e, sum := r.books.Extent(k), out.Ledgers[k]
-			sum.Rows += e.Rows
-			if r.archive != nil {
-				// Redis drops by whole nodes, so that a few rows more are no news.
-				sum.OverRows += max(0, e.Rows-s.shards[i].KeptRows())
-			}
-			if oldest := ledger.IDTimeMS(e.First); oldest > 0 && (sum.OldestAtMS == 0 || oldest < sum.OldestAtMS) {
-				sum.OldestAtMS = oldest
-			}
-			out.Ledgers[k] = sum
-		}
-		if r.archive == nil {
-			continue
-		}
-		if out.Archive == nil {
-			out.Archive = &ledger.ArchiveState{LastSuccessAtMS: r.archive.LastSuccessAtMS, LagRows: map[ledger.Kind]int64{}}
-		}
-		out.Archive.LastSuccessAtMS = min(out.Archive.LastSuccessAtMS, r.archive.LastSuccessAtMS)
-		for k, n := range r.archive.LagRows {
-			out.Archive.LagRows[k] += n
-		}
+	for _, more := range all[1:] {
+		all[0].Add(more)
 	}
-	out.Totals = sum(totals)
-	return out, nil
+	return all[0], nil
 }
 
-// CheckLedgers holds the books of each shard against each other; see
-// [redisstore.Store.CheckLedgers]. Nothing is booked over two shards, so that all
+// CheckLedgers holds the books of each shard against each other. Nothing is booked over two shards, so that all
 // balance if each does.
 func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (*ledger.Report, error) { return shard.CheckLedgers(ctx) })
-	if err != nil || len(all) == 1 {
-		return all[0], err
+	all, err := gather(s, func(_ int, shard store.Shard) (*ledger.Report, error) { return shard.CheckLedgers(ctx) })
+	if err != nil {
+		return nil, err
 	}
-	out := &ledger.Report{Balanced: true, AtMS: all[0].AtMS}
-	var totals []broker.Totals
+	out := &ledger.Report{Balanced: true, AtMS: all[0].AtMS, Totals: broker.Totals{}}
 	for shard, r := range all {
 		out.Balanced = out.Balanced && r.Balanced
-		totals = append(totals, r.Totals)
+		out.Totals.Add(r.Totals)
 		if shard == 0 {
 			for _, i := range r.Items {
 				out.Items = append(out.Items, &ledger.Item{Name: i.Name, OK: true})
@@ -235,7 +160,6 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 			}
 		}
 	}
-	out.Totals = sum(totals)
 	return out, nil
 }
 
@@ -243,7 +167,7 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 // holds up what is its own: there is an error only when none answers.
 func (s *Store) DueWebhooks(ctx context.Context, due ...broker.WebhookDue) ([]broker.WebhookDue, error) {
 	found := make([][]broker.WebhookDue, len(s.shards))
-	if err := s.some(func(i int, shard *redisstore.Store) (err error) {
+	if err := s.some(func(i int, shard store.Shard) (err error) {
 		found[i], err = shard.DueWebhooks(ctx, due...)
 		return err
 	}); err != nil {
@@ -288,12 +212,12 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...br
 
 // SettleWebhook puts down how an attempt ended.
 func (s *Store) SettleWebhook(ctx context.Context, u *broker.Untold, result broker.WebhookResult, next time.Duration) (broker.WebhookResult, error) {
-	return s.Of(u.JobID).SettleWebhook(ctx, u, result, next)
+	return s.of(u.JobID).SettleWebhook(ctx, u, result, next)
 }
 
 // WebhooksWaiting is how many ends each producer's webhook is yet to be told of.
 func (s *Store) WebhooksWaiting(ctx context.Context, producers []string) (map[string]int64, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) (map[string]int64, error) {
+	all, err := gather(s, func(_ int, shard store.Shard) (map[string]int64, error) {
 		return shard.WebhooksWaiting(ctx, producers)
 	})
 	if err != nil {

@@ -7,26 +7,16 @@ import (
 	"time"
 
 	"leeway/broker/flag"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
 )
 
-// Flags reads the flags that are set, as the first shard has them. Each shard
-// has them all, for its own admissions to be checked against.
-func (s *Store) Flags(ctx context.Context) (*flag.Table, error) { return s.home().Flags(ctx) }
-
-// Audit reads the newest changes of flags.
-func (s *Store) Audit(ctx context.Context, limit int) ([]flag.Change, error) {
-	return s.home().Audit(ctx, limit)
-}
-
-// SetFlag sets or clears a flag in every shard, the first one first; see
-// [redisstore.Store.SetFlag]. After an error of another than the first it is set
+// SetFlag sets or clears a flag in every shard, the first one first. After an error of another than the first it is set
 // in some of them: whoever calls [Store.Align] sees to the rest.
 func (s *Store) SetFlag(ctx context.Context, n flag.Name, class, value, by, reason string, hold time.Duration) error {
-	if err := s.home().SetFlag(ctx, n, class, value, by, reason, hold); err != nil {
+	if err := s.shards[0].SetFlag(ctx, n, class, value, by, reason, hold); err != nil {
 		return err
 	}
-	return s.each(func(i int, shard *redisstore.Store) error {
+	return s.each(func(i int, shard store.Shard) error {
 		if i == 0 {
 			return nil
 		}
@@ -47,10 +37,7 @@ const untilWithin = 2 * time.Second
 // The first shard hears of a change before the others do, and is read after them
 // here, so that a change under way is never undone.
 func (s *Store) Align(ctx context.Context) (set int, err error) {
-	if len(s.shards) == 1 {
-		return 0, nil
-	}
-	others, err := gather(s, func(i int, shard *redisstore.Store) (*flag.Table, error) {
+	others, err := gather(s, func(i int, shard store.Shard) (*flag.Table, error) {
 		if i == 0 {
 			return nil, nil //nolint:nilnil // it is read below
 		}
@@ -59,7 +46,7 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	first, err := s.home().Flags(ctx)
+	first, err := s.shards[0].Flags(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
 )
 
 // between stands between the shards' cursors in one over all. No cursor of a
@@ -29,11 +29,10 @@ func (s *Store) split(cursor string) ([]string, error) {
 	return parts, nil
 }
 
-// SpendRows reads settled spend rows that a filter wants, oldest first; see
-// [redisstore.Store.SpendRows]. A row's id names its shard.
+// SpendRows reads settled spend rows that a filter wants, oldest first. A row's id names its shard.
 func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return pages(s, cursor, limit, func(r *broker.SpendRow) *string { return &r.ID },
-		func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
+		func(shard store.Shard, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 			return shard.SpendRows(ctx, f, cursor, limit)
 		})
 }
@@ -41,7 +40,7 @@ func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, 
 // MissRows is the same for miss rows.
 func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 	return pages(s, cursor, limit, func(r *broker.MissRow) *string { return &r.ID },
-		func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
+		func(shard store.Shard, cursor string, limit int) (*broker.Page[broker.MissRow], error) {
 			return shard.MissRows(ctx, f, cursor, limit)
 		})
 }
@@ -50,17 +49,14 @@ func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, l
 // in the order of their instants, as far as the shards' clocks agree; each shard
 // has its own cursor, so that none is missed or read twice.
 func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
-	read func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[T], error),
+	read func(shard store.Shard, cursor string, limit int) (*broker.Page[T], error),
 ) (*broker.Page[T], error) {
-	if len(s.shards) == 1 {
-		return read(s.shards[0], cursor, limit)
-	}
 	cursors, err := s.split(cursor)
 	if err != nil {
 		return nil, err
 	}
 	limit = min(max(limit, 1), broker.MaxPage)
-	got, err := gather(s, func(i int, shard *redisstore.Store) (*broker.Page[T], error) {
+	got, err := gather(s, func(i int, shard store.Shard) (*broker.Page[T], error) {
 		return read(shard, cursors[i], limit)
 	})
 	if err != nil {
@@ -119,18 +115,15 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 
 // OpenSpendRows reads the attempts that are not settled.
 func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
-	all, err := gather(s, func(_ int, shard *redisstore.Store) ([]broker.SpendRow, error) { return shard.OpenSpendRows(ctx) })
+	all, err := gather(s, func(_ int, shard store.Shard) ([]broker.SpendRow, error) { return shard.OpenSpendRows(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	return slices.Concat(all...), nil
 }
 
-// RecentJobs reads the newest jobs; see [redisstore.Store.RecentJobs].
+// RecentJobs reads the newest jobs.
 func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, cursor string, limit int) (jobs []*broker.Job, next string, err error) {
-	if len(s.shards) == 1 {
-		return s.shards[0].RecentJobs(ctx, producer, all, cursor, limit)
-	}
 	ids, next, err := s.newest(ctx, broker.NewestJobs, producer, all, cursor, limit)
 	if err != nil {
 		return nil, "", err
@@ -141,9 +134,6 @@ func (s *Store) RecentJobs(ctx context.Context, producer string, all bool, curso
 
 // RecentBatches is the same for the ids of batches.
 func (s *Store) RecentBatches(ctx context.Context, producer string, all bool, cursor string, limit int) (ids []string, next string, err error) {
-	if len(s.shards) == 1 {
-		return s.shards[0].RecentBatches(ctx, producer, all, cursor, limit)
-	}
 	return s.newest(ctx, broker.NewestBatches, producer, all, cursor, limit)
 }
 
@@ -159,7 +149,7 @@ func (s *Store) newest(ctx context.Context, what broker.NewestList, producer str
 		of   []broker.Listed
 		more bool
 	}
-	got, err := gather(s, func(i int, shard *redisstore.Store) (l list, err error) {
+	got, err := gather(s, func(i int, shard store.Shard) (l list, err error) {
 		if cursors[i] != ended {
 			l.of, l.more, err = shard.Newest(ctx, what, producer, all, cursors[i], limit)
 		}
@@ -198,15 +188,12 @@ func (s *Store) newest(ctx context.Context, what broker.NewestList, producer str
 	return ids, strings.Join(cursors, between), nil
 }
 
-// Minutes reads the sums of minutes; see [redisstore.Store.Minutes].
+// Minutes reads the sums of minutes.
 func (s *Store) Minutes(ctx context.Context, first, last int64, each func(ledger.MinuteSums) error) error {
-	if len(s.shards) == 1 {
-		return s.shards[0].Minutes(ctx, first, last, each)
-	}
 	const atOnce = 60
 	for at := first; at < last; at += atOnce {
 		upTo := min(last, at+atOnce)
-		got, err := gather(s, func(_ int, shard *redisstore.Store) (of []ledger.MinuteSums, err error) {
+		got, err := gather(s, func(_ int, shard store.Shard) (of []ledger.MinuteSums, err error) {
 			err = shard.Minutes(ctx, at, upTo, func(m ledger.MinuteSums) error {
 				of = append(of, m)
 				return nil
@@ -245,6 +232,3 @@ func addSums(to, more map[string]string) {
 		to[name] = strconv.FormatInt(a+b, 10)
 	}
 }
-
-// OldestRollupAtMS is the first instant whose minute still has its sums.
-func (s *Store) OldestRollupAtMS() int64 { return s.home().OldestRollupAtMS() }

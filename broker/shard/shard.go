@@ -3,7 +3,7 @@
 // outcome touches lies in one, so that each stays one atomic step. This package
 // says which shard a job belongs to, and puts together what is read over all.
 //
-// With one shard everything here hands on and adds nothing.
+// With one shard nothing of this is used: its store is the deployment's.
 package shard
 
 import (

@@ -10,6 +10,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/ledger"
 	"leeway/broker/redisstore"
+	"leeway/broker/store"
 	"leeway/slackgate"
 )
 
@@ -129,7 +130,7 @@ func TestPagesMerge(t *testing.T) {
 	t.Parallel()
 	for range 300 {
 		n := 1 + rand.IntN(4)
-		s, books, total := &Store{}, map[*redisstore.Store]*played{}, 0
+		s, books, total := &Store{}, map[store.Shard]*played{}, 0
 		for range n {
 			l, at := &played{wanted: map[string]bool{}}, 1000
 			for range rand.IntN(30) {
@@ -140,13 +141,13 @@ func TestPagesMerge(t *testing.T) {
 				}
 				l.ids = append(l.ids, id)
 			}
-			store := &redisstore.Store{}
-			s.shards, books[store] = append(s.shards, store), l
+			one := &redisstore.Store{}
+			s.shards, books[one] = append(s.shards, one), l
 		}
 		var got []string
 		for cursor, more := "", true; more; more = cursor != "" {
 			p, err := pages(s, cursor, 1+rand.IntN(8), func(r *row) *string { return &r.ID },
-				func(shard *redisstore.Store, cursor string, limit int) (*broker.Page[row], error) {
+				func(shard store.Shard, cursor string, limit int) (*broker.Page[row], error) {
 					return books[shard].read(cursor, limit), nil
 				})
 			if err != nil {

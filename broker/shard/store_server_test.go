@@ -60,7 +60,7 @@ func start(t *testing.T) *deployment {
 		wg.Go(func() { _ = gate.Refresh(ctx) })
 		stores, gates = append(stores, store), append(gates, gate)
 	}
-	d.stores, d.Store = stores, shard.New(stores...)
+	d.stores, d.Store = stores, shard.New(stores[0], stores[1])
 	d.admitter = shard.NewAdmitter(func(producer, _ string) (string, bool) { return producer, producer == "limited" }, gates...)
 	d.eventually("the gates' state is known", func() bool { return gates[0].Load().Known && gates[1].Load().Known })
 	return d
@@ -210,7 +210,7 @@ func TestJobsOverShards(t *testing.T) {
 	if totals["admitted:paid"] != int64(n) || totals["outcome:paid:cancelled"] != 10 {
 		t.Errorf("totals %v", totals)
 	}
-	books, err := d.Books(ctx)
+	books, err := d.Overview(ctx)
 	must(t, err)
 	report, err := d.CheckLedgers(ctx)
 	must(t, err)
@@ -452,7 +452,7 @@ func TestWebhooksOverShards(t *testing.T) {
 		j.Webhook = true
 		id := d.admit(j)
 		in[shard.Of(id, 2)]++
-		_, err := d.Cancel(ctx, id)
+		_, err := d.CancelAll(ctx, id)
 		must(t, err)
 	}
 	told := func(most int) int {

@@ -16,7 +16,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/faultpoint"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 )
 
 const (
@@ -65,7 +65,7 @@ func timestamp(t time.Time) string {
 // Sender tells ends. Any number of processes may have one on the same store.
 // Create it with [NewSender].
 type Sender struct {
-	store      *shard.Store
+	store      store.Store
 	background *background.Group
 	log        *slog.Logger
 
@@ -86,7 +86,7 @@ type state struct {
 
 // NewSender returns a sender; Run sends. A panic in an attempt is a failure of
 // the group.
-func NewSender(s *shard.Store, g *background.Group, log *slog.Logger, t Targets) *Sender {
+func NewSender(s store.Store, g *background.Group, log *slog.Logger, t Targets) *Sender {
 	return &Sender{store: s, background: g, log: log, targets: t, state: map[string]*state{}, wake: make(chan struct{}, 1)}
 }
 

@@ -25,6 +25,7 @@ import (
 	"leeway/broker/metrics"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/slackgate"
 )
 
@@ -71,7 +72,8 @@ type base struct {
 	ownRedis   bool
 	embedded   bool // Redis is
 	shards     []*part
-	store      *shard.Store // of all shards
+	store      store.Store  // of all shards
+	several    *shard.Store // the same; nil with one
 	metrics    *metrics.Metrics
 	background *background.Group
 	admitter   *shard.Admitter

@@ -6,7 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
-	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -15,7 +15,7 @@ import (
 const DispatchPolls = dispatchPolls
 
 func (b *base) Redis() redis.UniversalClient                      { return b.rdb }
-func (b *base) Store() *shard.Store                               { return b.store }
+func (b *base) Store() store.Store                                { return b.store }
 func (b *base) Tickets() *ticket.Queue                            { return b.shards[0].tickets }
 func (b *base) PoolPolicy() [slackgate.NumPaths]broker.PoolPolicy { return b.poolPolicy() }
 func (b *base) MetricsHandler() http.Handler                      { return b.metrics.Handler() }

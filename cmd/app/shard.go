@@ -13,6 +13,7 @@ import (
 	"leeway/broker/reconcile"
 	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 	"leeway/workers"
@@ -34,7 +35,7 @@ type part struct {
 func (b *base) makeShards() {
 	cfg := b.config()
 	n := cfg.Redis.Shards
-	var stores []*redisstore.Store
+	var stores []store.Shard
 	for i, prefix := range shard.Prefixes(cfg.Redis.Prefix, n) {
 		p := &part{base: b, index: i, prefix: prefix}
 		p.store = redisstore.New(b.rdb, redisstore.Options{
@@ -48,7 +49,10 @@ func (b *base) makeShards() {
 		p.flags.Store(flag.NewTable(0, nil))
 		b.shards, stores = append(b.shards, p), append(stores, p.store)
 	}
-	b.store = shard.New(stores...)
+	if b.store = stores[0]; n > 1 {
+		b.several = shard.New(stores...)
+		b.store = b.several
+	}
 }
 
 // makeGates makes the shards' gates.
@@ -87,8 +91,10 @@ func (b *base) followFlags(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if n, err := b.store.Align(ctx); n > 0 {
-			b.log.Warn("flags were not the same in all shards: the first one's were set in the others", "flags", n, "error", err)
+		if b.several != nil {
+			if n, err := b.several.Align(ctx); n > 0 {
+				b.log.Warn("flags were not the same in all shards: the first one's were set in the others", "flags", n, "error", err)
+			}
 		}
 		for _, p := range b.shards {
 			_ = p.refreshFlags(ctx) // a store that is away shows elsewhere

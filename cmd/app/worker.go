@@ -100,7 +100,7 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		})
 	}
 	p, err := workers.Start(workers.Options{
-		Path: path, Shards: w.lanes(path), Attempts: rc, Store: w.store, Redis: w.rdb,
+		Path: path, Shards: w.lanes(path), Attempts: rc, Home: w.shards[0].store, Redis: w.rdb,
 		BackendP95: func(name string) time.Duration {
 			m := w.meter.Get(measure.BackendName(name))
 			return time.Duration(m.FirstByte.P95MS * float64(time.Millisecond))

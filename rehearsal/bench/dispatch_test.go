@@ -216,14 +216,12 @@ func archiveRate(t *testing.T, r *Report) {
 	wg.Go(func() { _ = a.Run(runCtx) })
 	defer func() { cancel(); wg.Wait() }()
 	lag := func() int64 {
-		books, err := g.store.Books(ctx)
+		books, err := g.store.Overview(ctx)
 		must(t, err)
-		st, err := g.store.Archive(ctx, books)
-		must(t, err)
-		if st == nil {
+		if books.Archive == nil {
 			return rows
 		}
-		return st.LagRows[ledger.Spend]
+		return books.Archive.LagRows[ledger.Spend]
 	}
 	for lag() > 0 {
 		time.Sleep(time.Millisecond)
