@@ -20,7 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker/client"
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
@@ -315,7 +315,7 @@ func TestClosedLayout(t *testing.T) {
 	d.api.outage, d.workers[0].outage = true, true
 	d.admit(client.Job{Class: "paid-only", Text: text})
 	d.settled(20 * time.Second)
-	closed := fmt.Sprintf("%d %d", redisstore.LayoutVersion+2, redisstore.LayoutVersion+1)
+	closed := fmt.Sprintf("%d %d", storetest.LayoutVersion+2, storetest.LayoutVersion+1)
 	rdb := d.redisClient()
 	lay := func(out string) {
 		t.Helper()
@@ -325,7 +325,7 @@ func TestClosedLayout(t *testing.T) {
 	}
 	lay(closed)
 	names := fmt.Sprintf("layout %d, which is open to programs of layout %d and newer; this program has layout %d",
-		redisstore.LayoutVersion+2, redisstore.LayoutVersion+1, redisstore.LayoutVersion)
+		storetest.LayoutVersion+2, storetest.LayoutVersion+1, storetest.LayoutVersion)
 	s := d.submit(client.Job{Text: text})
 	if s.refusal == nil || s.refusal.Status != http.StatusServiceUnavailable || s.reason() != slackgate.ReasonGateUnavailable {
 		t.Errorf("a submission: %+v %+v %v", s.verdict, s.refusal, s.err)
@@ -346,7 +346,7 @@ func TestClosedLayout(t *testing.T) {
 	if got := rdb.Get(context.Background(), layoutKey).Val(); got != closed {
 		t.Errorf("the layout is %q afterwards", got)
 	}
-	lay(fmt.Sprintf("%d %d", redisstore.LayoutVersion, redisstore.LayoutVersion))
+	lay(fmt.Sprintf("%d %d", storetest.LayoutVersion, storetest.LayoutVersion))
 	d.ready()
 	d.admit(client.Job{Class: "paid-only", Text: text})
 	d.settled(20 * time.Second)

@@ -11,7 +11,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -21,7 +21,7 @@ func overRedis(t *testing.T, f func(t *testing.T, m *miniredis.Miniredis, rdb re
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		defer func() {
 			_ = rdb.Close()
 			m.Close()

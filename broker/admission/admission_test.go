@@ -19,7 +19,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/flag"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -105,7 +106,7 @@ func (s *seen) Decided(_ *broker.Submission, v *broker.Verdict) {
 type bench struct {
 	*Admitter
 	t       *testing.T
-	store   *redisstore.Store
+	store   store.Shard
 	watched *watched
 	seen    *seen
 	log     *bytes.Buffer
@@ -125,8 +126,8 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
-		b := &bench{t: t, store: redisstore.New(rdb, redisstore.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule}
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		b := &bench{t: t, store: storetest.New(rdb, storetest.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule}
 		b.flags.table = flag.NewTable(0, nil)
 		b.watched = &watched{Store: b.store}
 		b.Admitter = New(Options{

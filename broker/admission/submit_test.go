@@ -12,7 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/coalesce"
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/slackgate"
 )
 
@@ -226,7 +226,7 @@ func TestNobodyHangsWhenRunIsOver(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Options{
-			Store: &watched{Store: redisstore.New(nil, redisstore.Options{Prefix: "t"})}, Observer: &seen{}, Log: slog.New(slog.DiscardHandler),
+			Store: &watched{Store: storetest.New(nil, storetest.Options{Prefix: "t"})}, Observer: &seen{}, Log: slog.New(slog.DiscardHandler),
 			Settings: func() Settings { panic("boom") },
 		})
 		var wg sync.WaitGroup

@@ -16,9 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
-	"leeway/broker/flag"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/rehearsal/pgtest"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
@@ -30,7 +30,7 @@ var bg = context.Background()
 
 // world is a store over a real Redis and a real PostgreSQL to archive it in.
 type world struct {
-	*redisstore.Store
+	store.Shard
 	t     testing.TB
 	redis *redistest.Server
 	pg    *pgtest.Server
@@ -50,11 +50,11 @@ func newWorld(tb testing.TB) *world {
 func newWorldOver(tb testing.TB, server *redistest.Server) *world {
 	tb.Helper()
 	w := &world{t: tb, redis: server, pg: pgtest.Start(tb)}
-	rdb, err := redisstore.Client(w.redis.URL(), 10*time.Second)
+	rdb, err := storetest.Client(w.redis.URL(), 10*time.Second)
 	w.must(err)
 	tb.Cleanup(func() { _ = rdb.Close() })
 	w.rdb = rdb
-	w.Store = redisstore.New(rdb, redisstore.Options{Prefix: "a", Timeout: 10 * time.Second, LedgerRows: keepRows})
+	w.Shard = storetest.New(rdb, storetest.Options{Prefix: "a", Timeout: 10 * time.Second, LedgerRows: keepRows})
 	w.must(w.SyncClock(bg))
 	return w
 }
@@ -69,7 +69,7 @@ func (w *world) must(err error) {
 // run starts an archiver; stop ends it.
 func (w *world) run(o Options) (stop func()) {
 	w.t.Helper()
-	o.URL, o.Deployment, o.Store, o.Log = w.pg.URL(), "test", w.Store, slog.New(slog.DiscardHandler)
+	o.URL, o.Deployment, o.Store, o.Log = w.pg.URL(), "test", w.Shard, slog.New(slog.DiscardHandler)
 	o.Every = 10 * time.Millisecond
 	a, err := New(o)
 	w.must(err)
@@ -107,7 +107,7 @@ func (w *world) book(n int) {
 		offers = append(offers, broker.Offer{Job: j, LeftMS: 1000, ReserveMS: 2000, Miss: true})
 	}
 	w.must(w.Settle(bg, rows...))
-	_, err := w.Admit(bg, &flag.Table{}, [slackgate.NumPaths]broker.PoolPolicy{}, offers)
+	_, err := storetest.Admit(bg, w, [slackgate.NumPaths]broker.PoolPolicy{}, offers...)
 	w.must(err)
 }
 

@@ -30,8 +30,9 @@ import (
 	"leeway/broker/ledger"
 	"leeway/broker/measure"
 	"leeway/broker/metrics"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/broker/wire"
 	"leeway/slackgate"
@@ -45,7 +46,7 @@ type api struct {
 	t     *testing.T
 	cfg   *config.Config
 	redis *miniredis.Miniredis
-	store *redisstore.Store
+	store store.Shard
 	gate  *admission.Admitter
 	group *background.Group
 	log   *logged
@@ -135,9 +136,9 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 		}
 		a.cfg = cfg
 		a.flags.Store(flag.NewTable(0, nil))
-		rdb := redisstore.DialClient(a.dial)
+		rdb := storetest.Dial(a.dial)
 		rdb.AddHook(a)
-		a.store = redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout()})
+		a.store = storetest.New(rdb, storetest.Options{Prefix: cfg.Redis.Prefix, Timeout: cfg.RedisTimeout()})
 		log := slog.New(slog.NewJSONHandler(a.log, nil))
 		a.group = background.New(context.Background(), log)
 		admitter := admission.New(admission.Options{

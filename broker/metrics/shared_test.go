@@ -18,9 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
-	"leeway/broker/flag"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/slackgate"
 )
 
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type bench struct {
 	*Metrics
 	t     *testing.T
-	store *redisstore.Store
+	store store.Shard
 	redis *miniredis.Miniredis
 }
 
@@ -38,8 +38,8 @@ func inBubble(t *testing.T, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
-		b := &bench{t: t, Metrics: New(), store: redisstore.New(rdb, redisstore.Options{Prefix: "t"}), redis: m}
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		b := &bench{t: t, Metrics: New(), store: storetest.New(rdb, storetest.Options{Prefix: "t"}), redis: m}
 		b.Share(shard.New(b.store), policy)
 		defer func() {
 			_ = rdb.Close()
@@ -286,6 +286,6 @@ func TestLintWithTheStore(t *testing.T) {
 	})
 }
 
-func admit(s *redisstore.Store, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
-	return s.Admit(context.Background(), flag.NewTable(0, nil), p, []broker.Offer{o})
+func admit(s store.Shard, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
+	return storetest.Admit(context.Background(), s, p, o)
 }

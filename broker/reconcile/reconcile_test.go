@@ -18,10 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
-	"leeway/broker/flag"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
 )
@@ -67,9 +66,9 @@ func inBubble(t *testing.T, f func(b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		b := &bench{t: t, rdb: rdb, redis: m, log: &syncBuffer{}, mended: map[Mending]int64{}}
-		store := redisstore.New(rdb, redisstore.Options{Prefix: "t"})
+		store := storetest.New(rdb, storetest.Options{Prefix: "t"})
 		b.Reconciler = &Reconciler{
 			Store: store, Tickets: ticket.New(rdb, "t", 250*time.Millisecond, time.Hour), Policy: policy,
 			Log:      slog.New(slog.NewJSONHandler(b.log, nil)),
@@ -339,5 +338,5 @@ func TestTwoReconcilers(t *testing.T) {
 }
 
 func admit(s store.Shard, p [slackgate.NumPaths]broker.PoolPolicy, o broker.Offer) (broker.OfferResults, error) {
-	return s.AdmitInTurn(context.Background(), flag.NewTable(0, nil), p, []broker.Offer{o}, func() error { return nil })
+	return storetest.Admit(context.Background(), s, p, o)
 }

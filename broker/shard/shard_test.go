@@ -9,7 +9,6 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/store"
 	"leeway/slackgate"
 )
@@ -141,7 +140,7 @@ func TestPagesMerge(t *testing.T) {
 				}
 				l.ids = append(l.ids, id)
 			}
-			one := &redisstore.Store{}
+			one := &struct{ store.Shard }{}
 			s.shards, books[one] = append(s.shards, one), l
 		}
 		var got []string
@@ -174,7 +173,7 @@ func TestPagesMerge(t *testing.T) {
 
 func TestCursorOfAnotherDeployment(t *testing.T) {
 	t.Parallel()
-	s := New(&redisstore.Store{}, &redisstore.Store{})
+	s := New(&struct{ store.Shard }{}, &struct{ store.Shard }{})
 	for _, cursor := range []string{"1-0", "1-0_2-0_3-0"} {
 		if _, err := s.split(cursor); err == nil {
 			t.Errorf("%q was taken", cursor)

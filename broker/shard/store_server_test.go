@@ -20,8 +20,9 @@ import (
 	"leeway/broker/admission"
 	"leeway/broker/flag"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
@@ -32,7 +33,7 @@ import (
 type deployment struct {
 	t       *testing.T
 	servers [2]*redistest.Server
-	stores  []*redisstore.Store
+	stores  []store.Shard
 	*shard.Store
 	admitter *shard.Admitter
 }
@@ -44,14 +45,14 @@ func start(t *testing.T) *deployment {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	var stores []*redisstore.Store
+	var stores []store.Shard
 	var gates []*admission.Admitter
 	for i, prefix := range shard.Prefixes("t", 2) {
 		d.servers[i] = redistest.Start(t)
-		rdb, err := redisstore.Client(d.servers[i].URL(), 5*time.Second)
+		rdb, err := storetest.Client(d.servers[i].URL(), 5*time.Second)
 		must(t, err)
 		t.Cleanup(func() { _ = rdb.Close() })
-		store := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 5 * time.Second, Keep: time.Hour})
+		store := storetest.New(rdb, storetest.Options{Prefix: prefix, Timeout: 5 * time.Second, Keep: time.Hour})
 		for _, path := range slackgate.Paths {
 			must(t, store.Beat(ctx, broker.Worker{ID: "w", Path: path, Slots: slotsEach}, time.Hour))
 		}
@@ -70,7 +71,7 @@ type deaf struct{}
 
 func (deaf) Decided(*broker.Submission, *broker.Verdict) {}
 
-func newGate(rdb redis.UniversalClient, store *redisstore.Store, prefix string) *admission.Admitter {
+func newGate(rdb redis.UniversalClient, store store.Shard, prefix string) *admission.Admitter {
 	var table atomic.Pointer[flag.Table]
 	table.Store(flag.NewTable(0, nil))
 	belief := slackgate.FixedBelief(100, 100)
@@ -517,15 +518,15 @@ func TestWebhooksOverShards(t *testing.T) {
 func TestNumberOfShardsIsSettled(t *testing.T) {
 	t.Parallel()
 	srv, ctx := redistest.Start(t), context.Background()
-	rdb, err := redisstore.Client(srv.URL(), 5*time.Second)
+	rdb, err := storetest.Client(srv.URL(), 5*time.Second)
 	must(t, err)
 	t.Cleanup(func() { _ = rdb.Close() })
-	store := func(prefix string) *redisstore.Store {
-		return redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: 5 * time.Second})
+	store := func(prefix string) store.Shard {
+		return storetest.New(rdb, storetest.Options{Prefix: prefix, Timeout: 5 * time.Second})
 	}
 	agree := func(prefix string, n, want int) {
 		t.Helper()
-		_, err := store(prefix).Agree(ctx, n)
+		_, err := storetest.Agree(ctx, store(prefix), n)
 		got, ok := errors.AsType[*broker.ShardsError](err)
 		if ok != (want != 0) || ok && got.Stored != want {
 			t.Errorf("%s with %d shards: %v", prefix, n, err)

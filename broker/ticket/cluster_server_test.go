@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -16,7 +16,7 @@ import (
 // a pipe of tickets and the word of them go there.
 func TestTicketsOnACluster(t *testing.T) {
 	c := redistest.StartCluster(t, 3)
-	rdb, err := redisstore.Client(c.URL(), 5*time.Second)
+	rdb, err := storetest.Client(c.URL(), 5*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/slackgate"
 )
 
@@ -25,7 +25,7 @@ func inBubble(t *testing.T, f func(t *testing.T, q *Queue, rdb redis.UniversalCl
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		defer func() {
 			_ = rdb.Close()
 			m.Close()
@@ -233,7 +233,7 @@ func TestRemovePhantoms(t *testing.T) {
 func TestRedisAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A Redis that takes connections and answers nothing.
-		rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) {
+		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) {
 			c, s := net.Pipe()
 			go func() {
 				for buf := make([]byte, 512); ; {

@@ -23,9 +23,9 @@ import (
 	"leeway/broker"
 	"leeway/broker/background"
 	"leeway/broker/config"
-	"leeway/broker/flag"
-	"leeway/broker/redisstore"
 	"leeway/broker/shard"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/rehearsal/pipenet"
 	"leeway/slackgate"
 )
@@ -41,7 +41,7 @@ type told struct {
 type town struct {
 	t      *testing.T
 	redis  *miniredis.Miniredis
-	store  *redisstore.Store
+	store  store.Shard
 	sender *Sender
 	group  *background.Group
 	log    bytes.Buffer
@@ -58,8 +58,8 @@ func build(t *testing.T, answers map[string]http.HandlerFunc) *town {
 	t.Setenv("HOOK_SECRET", secret)
 	w := &town{t: t, redis: miniredis.NewMiniRedis(), calls: map[string][]told{}, open: map[string]int{}, most: map[string]int{}}
 	w.redis.ClockTTL(true)
-	rdb := redisstore.DialClient(func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() })
-	w.store = redisstore.New(rdb, redisstore.Options{Prefix: "t", Timeout: time.Second})
+	rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return w.redis.Dial() })
+	w.store = storetest.New(rdb, storetest.Options{Prefix: "t", Timeout: time.Second})
 	targets := Targets{}
 	for name, answer := range answers {
 		transport := w.serve(name, answer)
@@ -135,7 +135,7 @@ func (w *town) end(producer, id string) *broker.Job {
 	}}
 	var policy [slackgate.NumPaths]broker.PoolPolicy
 	policy[slackgate.Paid].Limit = 1000
-	got, err := w.store.Admit(ctx, flag.NewTable(0, nil), policy, []broker.Offer{{Job: job, LeftMS: 60_000, Bounds: open}})
+	got, err := storetest.Admit(ctx, w.store, policy, broker.Offer{Job: job, LeftMS: 60_000, Bounds: open})
 	must(w.t, err)
 	if got.Jobs[0].Path != slackgate.Paid {
 		w.t.Fatalf("not admitted: %+v", got)

@@ -14,7 +14,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/broker/wire"
 	"leeway/cmd/app"
 	"leeway/rehearsal/redistest"
@@ -44,10 +44,10 @@ func TestReplicasShareOnePromise(t *testing.T) {
 		clients = append(clients, &client.Client{Base: "http://" + api.Addr(), HTTP: &http.Client{Transport: transport}})
 	}
 	// Two slots of a worker that lives and claims nothing: promises only add up.
-	rdb, err := redisstore.Client(cfg.Redis.URL, 5*time.Second)
+	rdb, err := storetest.Client(cfg.Redis.URL, 5*time.Second)
 	must(t, err)
 	defer func() { must(t, rdb.Close()) }()
-	store := redisstore.New(rdb, redisstore.Options{Prefix: cfg.Redis.Prefix, Timeout: 5 * time.Second})
+	store := storetest.New(rdb, storetest.Options{Prefix: cfg.Redis.Prefix, Timeout: 5 * time.Second})
 	must(t, store.Beat(t.Context(), broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 2}, time.Hour))
 	before, err := store.State(t.Context(), [slackgate.NumPaths]broker.PoolPolicy{slackgate.Paid: {Limit: 2}})
 	must(t, err)

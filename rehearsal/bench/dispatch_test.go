@@ -20,7 +20,7 @@ import (
 	"leeway/broker/archive"
 	"leeway/broker/config"
 	"leeway/broker/ledger"
-	"leeway/broker/redisstore"
+	"leeway/broker/store/storetest"
 	"leeway/cmd/app"
 	"leeway/rehearsal/pgtest"
 )
@@ -94,7 +94,7 @@ func newWorker(t *testing.T, g *gate, slots int, hold time.Duration) (*answerer,
 	cfg.Pools.Free.Limit = 0
 	cfg.Classes = config.Classes{"summary": {Prefer: config.PaidOnly}}
 	must(t, cfg.Complete())
-	rdb, err := redisstore.Client(g.redis.URL(), 5*time.Second)
+	rdb, err := storetest.Client(g.redis.URL(), 5*time.Second)
 	must(t, err)
 	t.Cleanup(func() { _ = rdb.Close() })
 	counted := &calls{}

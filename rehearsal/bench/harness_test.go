@@ -26,7 +26,8 @@ import (
 	"leeway/broker"
 	"leeway/broker/admission"
 	flags "leeway/broker/flag"
-	"leeway/broker/redisstore"
+	"leeway/broker/store"
+	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
@@ -202,7 +203,7 @@ type gate struct {
 	prefix  string
 	beside  []*gate // on the same servers
 	rdb     redis.UniversalClient
-	store   *redisstore.Store
+	store   store.Shard
 	adm     *admission.Admitter
 	asynq   *asynq.Client
 	slots   int
@@ -229,10 +230,10 @@ func newGateOn(t *testing.T, url, prefix string, slots int, holdMS int64, server
 		g.servers = append(g.servers, r)
 	}
 	var err error
-	g.rdb, err = redisstore.Client(url, 5*time.Second)
+	g.rdb, err = storetest.Client(url, 5*time.Second)
 	must(t, err)
 	t.Cleanup(func() { _ = g.rdb.Close() })
-	g.store = redisstore.New(g.rdb, redisstore.Options{Prefix: prefix, Timeout: 5 * time.Second})
+	g.store = storetest.New(g.rdb, storetest.Options{Prefix: prefix, Timeout: 5 * time.Second})
 	g.table.Store(flags.NewTable(0, nil))
 	g.adm = admission.New(admission.Options{
 		Store: g.store, Tickets: ticket.New(g.rdb, prefix, 5*time.Second, 24*time.Hour), Settings: g.settings, RefreshFlags: g.refreshFlags,
