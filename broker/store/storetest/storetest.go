@@ -40,8 +40,3 @@ func Dial(dial func(ctx context.Context, network, addr string) (net.Conn, error)
 func Admit(ctx context.Context, s store.Gate, policy [slackgate.NumPaths]broker.PoolPolicy, offers ...broker.Offer) (broker.OfferResults, error) {
 	return s.AdmitInTurn(ctx, flag.NewTable(0, nil), policy, offers, func() error { return nil })
 }
-
-// Agree settles what the store of a deployment holds; see [redisstore.Store.Agree].
-func Agree(ctx context.Context, s store.Shard, shards int) (version int, err error) {
-	return s.(*redisstore.Store).Agree(ctx, shards)
-}
