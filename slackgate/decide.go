@@ -173,15 +173,3 @@ func spread(retryMS int64, by float64) int64 {
 	}
 	return max(1, retryMS+int64(min(float64(retryMS)/4, maxSpreadMS)*by))
 }
-
-// FitsFirstByte is the check made before a backend is called: there must be at
-// least one first-byte p95 of slack left. At exactly the p95 the call is made.
-func FitsFirstByte(slackMS, p95MS int64) bool { return p95MS > 0 && slackMS >= p95MS }
-
-// StillFits is the gate's check when a worker takes a job: the first byte must
-// fit the slack that is left, and the last byte what is left to the deadline. A
-// hold p95 of 0 leaves the last byte out: for a job that counts the first byte
-// alone, and under seed, which promises no more.
-func StillFits(slackMS, leftMS, firstByteP95MS, holdP95MS int64) bool {
-	return FitsFirstByte(slackMS, firstByteP95MS) && (holdP95MS == 0 || leftMS >= holdP95MS)
-}

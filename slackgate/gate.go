@@ -3,8 +3,9 @@
 //
 // It is pure: a [Snapshot], a [Job] and a [Policy] go in, a [Result] comes out.
 // There is no clock, no Redis and no HTTP here, and nothing in it may import
-// any of them. The admission API, the re-check before a backend call, the
-// re-offer after a crash and the simulator all call [Decide].
+// any of them. The admission API, a job that is re-routed and the simulator all
+// call [Decide]. What was promised is looked at again by [Recheck]: when a worker
+// takes the job, before a backend is called, and when its worker was lost.
 //
 // All times are milliseconds. Instants (names ending in AtMS, and NowMS) are on
 // one clock, that of the store the snapshot was read from; everything else is a

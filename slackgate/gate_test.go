@@ -171,19 +171,6 @@ func TestSlackSaturates(t *testing.T) {
 	}
 }
 
-func TestFitsFirstByte(t *testing.T) {
-	for _, c := range []struct {
-		slack, p95 int64
-		want       bool
-	}{
-		{1199, 1200, false}, {1200, 1200, true}, {1201, 1200, true}, {0, 0, false}, {5, -1, false},
-	} {
-		if FitsFirstByte(c.slack, c.p95) != c.want {
-			t.Errorf("slack %d, p95 %d: want %t", c.slack, c.p95, c.want)
-		}
-	}
-}
-
 func TestNames(t *testing.T) {
 	for _, p := range []Path{Reject, Paid, Free} {
 		text, _ := p.MarshalText()
@@ -220,21 +207,3 @@ func TestSeedAllocatesNothing(t *testing.T) {
 }
 
 var sink Result
-
-func TestStillFits(t *testing.T) {
-	for _, c := range []struct {
-		slack, left, first, hold int64
-		want                     bool
-	}{
-		{1200, 3200, 1200, 3200, true},
-		{1199, 3200, 1200, 3200, false},
-		{1200, 3199, 1200, 3200, false},
-		{1200, 1200, 1200, 0, true}, // the last byte is not promised
-		{1199, 9000, 1200, 0, false},
-		{9000, 9000, 0, 3200, false}, // a pool that nothing is known of
-	} {
-		if got := StillFits(c.slack, c.left, c.first, c.hold); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}

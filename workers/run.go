@@ -39,7 +39,7 @@ func (r *jobRun) run() {
 	faultpoint.Reach(faultpoint.Claimed)
 	// The gate again: time has passed since the promise. The backends' own
 	// p95s are checked by the runner before each call.
-	if !r.stillFits() {
+	if !r.passesRecheck() {
 		if !r.rerouted() {
 			r.finish(&broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1})
 		}
@@ -121,19 +121,15 @@ func (r *jobRun) job(ctx context.Context) attempt.Job {
 	}
 }
 
-// stillFits is the gate's check before a backend is called: the first byte in
-// the slack that is left, and the last by the deadline.
-func (r *jobRun) stillFits() bool {
+// passesRecheck reports whether the job can still be made with what is left.
+func (r *jobRun) passesRecheck() bool {
 	if r.Attempts.Overrun > 0 {
 		return true // a lab with the re-check off
 	}
 	c := r.claim
 	since := time.Since(c.ClaimedAt).Milliseconds()
-	hold := r.HoldP95()
-	if c.FirstByteOnly {
-		hold = 0
-	}
-	return slackgate.StillFits(c.SlackMS()-since, c.DeadlineAtMS-c.NowMS-since, r.FirstByteP95(), hold)
+	recheck := slackgate.NewRecheck(r.FirstByteP95(), r.HoldP95(), c.FirstByteOnly)
+	return recheck.Passes(c.SlackMS()-since, c.DeadlineAtMS-c.NowMS-since)
 }
 
 // rerouted offers a job that free can no longer make to paid, if its class

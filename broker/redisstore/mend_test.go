@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"leeway/broker"
 	"leeway/slackgate"
 )
@@ -17,6 +19,7 @@ var mendBehaviours = []behaviour{
 	{"a lease ends soon after the deadline", leaseEnds},
 	{"a lost lease is offered twice more, then failed", lostLease},
 	{"a lost lease without slack fails at once", lostLeaseNoSlack},
+	{"a lost lease is offered again as the gate's re-check says", lostLeaseRechecked},
 	{"a lost lease of a cancelled job is cancelled", lostLeaseCancelled},
 	{"a worker that was given up for lost changes nothing", backFromTheDead},
 	{"a job whose record is gone is set aside", recordGone},
@@ -184,6 +187,39 @@ func lostLeaseNoSlack(t *testing.T, h *harness) {
 		t.Errorf("%+v", v)
 	}
 	h.balanced()
+}
+
+// Whatever is left of a job and known of the pools, the script and the gate's
+// own function agree.
+func lostLeaseRechecked(t *testing.T, h0 *harness) {
+	rapid.Check(t, func(rt *rapid.T) {
+		h := h0.fresh()
+		h.live(1, 1)
+		path := rapid.SampledFrom(slackgate.Paths[:]).Draw(rt, "pool")
+		var known [slackgate.NumPaths]int64
+		for _, p := range slackgate.Paths {
+			known[p] = rapid.Int64Range(0, 5000).Draw(rt, p.String()+" p95")
+		}
+		j := testJob("j", 2000+rapid.Int64Range(1000, 6000).Draw(rt, "slack"))
+		j.Rescue = rapid.Bool().Draw(rt, "may be re-routed")
+		h.put(path, j)
+		c := h.claim(path)
+		h.lastSweep(500 * time.Millisecond)
+		h.must(h.rdb.ZAdd(bg, h.key("running", path.String()), z(h.NowMS()-1000, "j")).Err())
+		passes := func() bool {
+			left := c.DeadlineAtMS - h.NowMS()
+			return slackgate.Reoffer(path, known, j.Rescue).Passes(left-c.ReserveMS, left)
+		}
+		before := passes()
+		s, err := h.Sweep(bg, known)
+		h.must(err)
+		if before != passes() {
+			return // time has gone past the boundary meanwhile
+		}
+		if offered := s.Reoffered == 1; offered != before || s.Reoffered+s.Failed != 1 {
+			rt.Fatalf("%s, p95s %v, may be re-routed %t: swept %+v, passes the re-check %t", path, known, j.Rescue, s, before)
+		}
+	})
 }
 
 func lostLeaseCancelled(t *testing.T, h *harness) {

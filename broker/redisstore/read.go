@@ -93,10 +93,14 @@ const (
 )
 
 // Sweep ends waiting jobs whose first byte is past due, and offers again or
-// fails jobs whose lease has lapsed. p95 is what a re-offered job must still
-// have. Any process may call it.
-func (s *Store) Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*broker.Swept, error) {
-	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers, p95[slackgate.Paid], p95[slackgate.Free],
+// fails jobs whose lease has lapsed, by the pools' p95s of the first byte. Any
+// process may call it.
+func (s *Store) Sweep(ctx context.Context, firstByteP95MS [slackgate.NumPaths]int64) (*broker.Swept, error) {
+	least := func(path slackgate.Path, reroute bool) int64 {
+		return slackgate.Reoffer(path, firstByteP95MS, reroute).LeastSlackMS
+	}
+	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers,
+		least(slackgate.Paid, false), least(slackgate.Free, false), least(slackgate.Paid, true), least(slackgate.Free, true),
 		settleBy.Milliseconds()+s.keepOverdue, stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
 	if err != nil {
 		return nil, err

@@ -305,8 +305,9 @@ func (r *run) claim(sh *shard, path slackgate.Path, now int64) {
 			hold = ceil(p.belief.Hold.P95MS)
 		}
 		job := &r.jobs[i]
+		recheck := slackgate.NewRecheck(ceil(p.belief.FirstByte.P95MS), hold, false)
 		switch {
-		case slackgate.StillFits(job.SlackMS(now), job.DeadlineAtMS-now, ceil(p.belief.FirstByte.P95MS), hold):
+		case recheck.Passes(job.SlackMS(now), job.DeadlineAtMS-now):
 		case !r.policy.Recheck:
 			r.out.UnderP95++
 		case r.rescue(sh, path, i, now):
