@@ -41,9 +41,7 @@ func answerOf(caller int) int {
 // Without admission every caller gets HTTP 200 and one of them in time.
 func TestArticleTableUnbounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		profile, err := lab.ParseProfile(articleKnee)
-		must(t, err)
-		srv, err := lab.New(lab.Config{Profile: profile})
+		srv, err := lab.New(lab.Config{Profile: articleKnee})
 		must(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		l := pipenet.Listen()

@@ -61,16 +61,14 @@ func (c labCmd) Run(ctx context.Context, out io.Writer) error {
 
 // server makes the backend that the flags describe.
 func (c labCmd) server() (*lab.Server, error) {
-	profile, err := lab.ParseProfile(c.Profile)
-	if err != nil {
+	if _, err := lab.ParseProfile(c.Profile); err != nil {
 		return nil, fmt.Errorf("lab: --profile: %w", err)
 	}
-	tail, err := lab.ParseTail(c.Tail)
-	if err != nil {
+	if _, err := lab.ParseTail(c.Tail); err != nil {
 		return nil, fmt.Errorf("lab: --tail: %w", err)
 	}
 	srv, err := lab.New(lab.Config{
-		Model: c.Model, Profile: profile, Tail: tail, Slots: c.Slots, Queue: c.Queue,
+		Model: c.Model, Profile: c.Profile, Tail: c.Tail, Slots: c.Slots, Queue: c.Queue,
 		Dedupe: c.Dedupe, FinishAbandoned: c.FinishAbandoned, LogSize: c.Log,
 	})
 	if err != nil {

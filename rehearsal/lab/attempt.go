@@ -2,6 +2,7 @@ package lab
 
 import (
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -71,13 +72,13 @@ type record struct {
 // maxLogged bounds what is kept of a client's header.
 const maxLogged = 256
 
-func (l *attemptLog) open(id func(seq int64) string, h http.Header) *record {
+func (l *attemptLog) open(h http.Header) *record {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.next++
 	a := &Attempt{
-		Seq: l.next, ReceivedAtMS: now.UnixMilli(), ID: id(l.next), FirstByteMS: -1, Ended: EndedOpen,
+		Seq: l.next, ReceivedAtMS: now.UnixMilli(), ID: "req_lab_" + strconv.FormatInt(l.next, 10), FirstByteMS: -1, Ended: EndedOpen,
 		RequestID: clip(h.Get("X-Request-Id")), IdempotencyKey: clip(h.Get("Idempotency-Key")),
 	}
 	if len(l.ring) >= l.size {
@@ -89,12 +90,7 @@ func (l *attemptLog) open(id func(seq int64) string, h http.Header) *record {
 	return &record{log: l, start: now, a: a}
 }
 
-func clip(s string) string {
-	if len(s) > maxLogged {
-		return s[:maxLogged]
-	}
-	return s
-}
+func clip(s string) string { return s[:min(len(s), maxLogged)] }
 
 // update changes the attempt under the lock.
 func (r *record) update(f func(a *Attempt)) {
@@ -121,6 +117,13 @@ func (r *record) end(how Ended) {
 			a.Ended, a.ElapsedMS, a.EndAtMS = how, millis(now.Sub(r.start)), now.UnixMilli()
 		}
 	})
+}
+
+// reject answers a request that is not one.
+func (r *record) reject(w http.ResponseWriter, e *apiError) {
+	r.update(func(a *Attempt) { a.Status = e.status })
+	errorResponse(e).write(w)
+	r.end(EndedRejected)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,23 +1,17 @@
 package lab
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"time"
-
-	"leeway/rehearsal/lab/extract"
 )
-
-// writePatience is how long a client may take to read what is being sent.
-const writePatience = time.Minute
 
 // chat serves POST /v1/chat/completions.
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
-	rec := s.log.open(responseID, r.Header)
+	rec := s.log.open(r.Header)
 	w.Header().Set("X-Request-Id", rec.a.ID)
 	// A deadline of an earlier request on this connection may have passed.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -25,86 +19,54 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			s.refuseRequest(w, rec, newError(http.StatusRequestEntityTooLarge, "invalid_request_error", "", "", "the body is larger than 4 MiB"))
+			rec.reject(w, newError(http.StatusRequestEntityTooLarge, invalidRequest, "", "", "the body is larger than 4 MiB"))
 			return
 		}
 		rec.end(EndedClientGone)
 		return
 	}
-	req, bad := decodeRequest(body)
-	if bad != nil {
-		s.refuseRequest(w, rec, bad)
-		return
-	}
 	key := r.Header.Get("Idempotency-Key")
-	if len(key) > MaxIdempotencyKey {
-		s.refuseRequest(w, rec, badRequest("", "Idempotency-Key: want at most %d bytes", MaxIdempotencyKey))
-		return
+	req, bad := decodeRequest(body)
+	if bad == nil && len(key) > MaxIdempotencyKey {
+		bad = badRequest("", "Idempotency-Key: want at most %d bytes", MaxIdempotencyKey)
 	}
-	f, bad := s.faultFor(r, req.model, key)
+	var f fault
+	if bad == nil {
+		f, bad = s.faultFor(r.Header, req.model, key)
+	}
 	if bad != nil {
-		s.refuseRequest(w, rec, bad)
+		rec.reject(w, bad)
 		return
 	}
-	p := newPlan(f, s.answer(req))
 	rec.update(func(a *Attempt) {
 		a.Model, a.Fault, a.Stream, a.PromptTokens = req.model, f.String(), req.stream, req.promptTokens
 	})
 
-	finish := s.cfg.FinishAbandoned || (s.cfg.Dedupe && key != "" && p.dedupable())
-	ctx, cancel := s.lifetime(r.Context(), finish)
-	defer cancel()
-	play := &play{s: s, w: w, ctx: ctx, client: r.Context(), req: req, plan: p, rec: rec, finish: finish}
-	if s.cfg.Dedupe && key != "" && p.dedupable() {
-		s.deduped(play, key, sha256.Sum256(body))
+	p := &play{s: s, w: w, ctx: r.Context(), client: r.Context(), req: req, plan: newPlan(f, req.answer()), rec: rec}
+	dedupe := s.cfg.Dedupe && key != "" && p.plan.dedupable()
+	if s.cfg.FinishAbandoned || dedupe {
+		p.finish, p.ctx = true, s.base
+	}
+	if dedupe {
+		s.deduped(p, key, sha256.Sum256(body))
 		return
 	}
-	play.run()
-}
-
-// refuseRequest answers a request that is not one.
-func (s *Server) refuseRequest(w http.ResponseWriter, rec *record, e *apiError) {
-	rec.update(func(a *Attempt) { a.Status = e.status })
-	writeError(w, e)
-	rec.end(EndedRejected)
-}
-
-// lifetime returns the context under which a request is worked on. It ends
-// when the server closes, and with the client unless the work is to be
-// finished.
-func (s *Server) lifetime(client context.Context, finish bool) (context.Context, context.CancelFunc) {
-	if finish {
-		client = context.WithoutCancel(client)
-	}
-	ctx, cancel := context.WithCancel(client)
-	stop := context.AfterFunc(s.base, cancel)
-	return ctx, func() { stop(); cancel() }
-}
-
-// answer summarises.
-func (s *Server) answer(req *request) answer {
-	text := extract.Summary(req.text, req.words)
-	a := answer{prompt: req.promptTokens, finish: "stop"}
-	a.pieces = SplitTokens(text, -1)
-	if req.limit >= 0 && len(a.pieces) > req.limit {
-		a.pieces, a.finish = a.pieces[:req.limit], "length"
-	}
-	return a
+	p.run()
 }
 
 // deduped runs p, or gives it the answer that another request with its key
 // got or is getting.
 func (s *Server) deduped(p *play, key string, body [sha256.Size]byte) {
 	for {
-		m, mine, conflict := s.cache.claim(key, body)
+		m, mine, conflict := s.answers.claim(key, body)
 		if conflict {
-			s.refuseRequest(p.w, p.rec, newError(http.StatusConflict, "invalid_request_error", "", "idempotency_key_reused",
+			p.rec.reject(p.w, newError(http.StatusConflict, invalidRequest, "", "idempotency_key_reused",
 				"this Idempotency-Key was used with another body"))
 			return
 		}
 		if mine {
 			ok := false
-			defer func() { s.cache.finish(key, m, p.plan.ans, ok) }()
+			defer func() { s.answers.finish(m, p.plan.ans, ok) }()
 			ok = p.run()
 			return
 		}
@@ -113,11 +75,8 @@ func (s *Server) deduped(p *play, key string, body [sha256.Size]byte) {
 		case <-p.client.Done(): // nobody needs a copy whose reader has gone
 			p.rec.end(p.gone())
 			return
-		case <-p.ctx.Done():
-			p.rec.end(p.gone())
-			return
 		}
-		if m.ok {
+		if !m.failed {
 			p.copy(m.ans)
 			return
 		}
@@ -126,12 +85,12 @@ func (s *Server) deduped(p *play, key string, body [sha256.Size]byte) {
 
 // faultFor returns the fault that a request meets: the header's, else its
 // model's, else the one that was set.
-func (s *Server) faultFor(r *http.Request, model, key string) (fault, *apiError) {
+func (s *Server) faultFor(h http.Header, model, key string) (fault, *apiError) {
 	f, bad := s.modelFault(model)
 	if bad != nil {
 		return fault{}, bad
 	}
-	if name := r.Header.Get(FaultHeader); name != "" {
+	if name := h.Get(FaultHeader); name != "" {
 		var err error
 		if f, err = (Fault{Name: name}).parse(); err != nil {
 			return fault{}, badRequest("", "%s: %v", FaultHeader, err)
@@ -142,7 +101,7 @@ func (s *Server) faultFor(r *http.Request, model, key string) (fault, *apiError)
 	if f.name == "" && s.fault.Name != "" {
 		f = s.parsed
 		if s.hits++; s.fault.Count > 0 && s.hits >= s.fault.Count {
-			s.endFault()
+			s.setFault(Fault{}, fault{})
 		}
 	}
 	return s.passing(f, key), nil
@@ -153,9 +112,11 @@ func (s *Server) faultFor(r *http.Request, model, key string) (fault, *apiError)
 func (s *Server) passing(f fault, key string) fault {
 	switch f.name {
 	case "retry-after", "flaky":
-		if !s.once.first(f.name + " " + key) {
+		met := f.name + " " + key
+		if _, again := s.met.get(met); again {
 			return fault{}
 		}
+		s.met.put(met, struct{}{})
 	case "flap":
 		now := time.Now()
 		if s.flapEnd.IsZero() {
@@ -178,5 +139,5 @@ func (s *Server) modelFault(model string) (fault, *apiError) {
 			return f, nil
 		}
 	}
-	return fault{}, newError(http.StatusNotFound, "invalid_request_error", "model", "model_not_found", "The model does not exist: see GET /v1/models.")
+	return fault{}, newError(http.StatusNotFound, invalidRequest, "model", "model_not_found", "The model does not exist: see GET /v1/models.")
 }

@@ -35,7 +35,7 @@ func (l *lab) call(method, path, body string) (int, string) {
 }
 
 func TestControl(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:1200ms"), Slots: 2}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:1200ms", Slots: 2}, func(l *lab) {
 		for _, tt := range []struct {
 			method, path, body string
 			status             int
@@ -51,7 +51,7 @@ func TestControl(t *testing.T) {
 			{"PUT", "/fault", `{"name":"ok","ms":-1}`, 400, `~ms`},
 			{"PUT", "/fault", `{"name":"ok","ms":86400001}`, 400, `~ms`},
 			{"PUT", "/fault", `{"name":"ok","kind":1}`, 400, `~kind`},
-			{"PUT", "/fault", `{"name":"ok"} {}`, 400, `~more than one`},
+			{"PUT", "/fault", `{"name":"ok"} {}`, 400, `~after top-level value`},
 			{"PUT", "/fault", `{"name":"` + strings.Repeat("x", maxControlBody) + `"}`, 400, `~too large`},
 			{"GET", "/fault", "", 200, `{"name":"slow.20s","count":3}`}, // what is refused changes nothing
 			{"DELETE", "/fault", "", 200, `{}`},
@@ -83,7 +83,7 @@ func TestControl(t *testing.T) {
 }
 
 func TestAttemptsAsJSONLines(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:1s"), LogSize: 3}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:1s", LogSize: 3}, func(l *lab) {
 		began := time.Now()
 		for i := range 5 {
 			r := l.request(ask{key: fmt.Sprint("key-", i), stream: true})
@@ -148,7 +148,7 @@ func TestAttemptsAsJSONLines(t *testing.T) {
 // queueing, waiting for another's answer, with the door shut.
 func TestServeEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Config{Profile: mustProfile(t, "fixed:1h"), Slots: 2, Dedupe: true})
+		s, err := New(Config{Profile: "fixed:1h", Slots: 2, Dedupe: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestDedupe(t *testing.T) {
-	cfg := Config{Profile: mustProfile(t, "fixed:6s"), Slots: 2, Dedupe: true}
+	cfg := Config{Profile: "fixed:6s", Slots: 2, Dedupe: true}
 	deduped := func(rep reply) bool {
 		header := rep.header.Get(DedupedHeader) == "true"
 		if field := strings.Contains(string(rep.raw), `"deduped":true`); field != header {
@@ -141,13 +141,23 @@ func TestDedupeForgetsTheOldest(t *testing.T) {
 		if !mine {
 			t.Fatalf("key %s is known", key)
 		}
-		d.finish(key, m, answer{}, i%2 == 0)
+		d.finish(m, answer{}, i%2 == 0)
 	}
-	if len(d.entries) > maxKeys || len(d.entries) != d.order.Len() {
-		t.Errorf("%d entries, %d in order", len(d.entries), d.order.Len())
+	if got := len(d.made.values); got != maxKeys || len(d.made.order) != maxKeys {
+		t.Errorf("%d keys, %d in order; want %d", got, len(d.made.order), maxKeys)
 	}
-	if _, mine, _ := d.claim("1", [32]byte{}); !mine {
-		t.Error("what failed is remembered")
+	for _, tt := range []struct {
+		key, name string
+		mine      bool
+	}{
+		{"9998", "the newest that succeeded", false},
+		{"9999", "the newest that failed", true},
+		{"10", "the oldest that is remembered", false},
+		{"0", "one that is forgotten", true},
+	} {
+		if _, mine, _ := d.claim(tt.key, [32]byte{}); mine != tt.mine {
+			t.Errorf("%s: made anew %v, want %v", tt.name, mine, tt.mine)
+		}
 	}
 }
 
@@ -166,7 +176,7 @@ func TestAbandoned(t *testing.T) {
 		for _, tail := range []string{"0", "4s"} { // before the first byte, or while it streams
 			t.Run(tt.name+" tail "+tail, func(t *testing.T) {
 				profile := map[string]string{"0": "fixed:6s", "4s": "fixed:2s"}[tail]
-				cfg := Config{Profile: mustProfile(t, profile), Tail: mustTail(t, tail), Slots: 1, FinishAbandoned: tt.finish}
+				cfg := Config{Profile: profile, Tail: tail, Slots: 1, FinishAbandoned: tt.finish}
 				inLab(t, cfg, func(l *lab) {
 					ctx, cancel := context.WithTimeout(l.t.Context(), 3*time.Second)
 					defer cancel()

@@ -2,7 +2,9 @@ package lab
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -27,57 +29,231 @@ type FaultKind struct {
 	Does string `json:"does"`
 }
 
-var faultKinds = []FaultKind{
-	{"ok", nil, "", "streams a whole answer and a usage block"},
-	{"retry-after", []string{"2s", "date"}, "the hint (2000), in whole seconds", "429 with Retry-After once for each key, then fine"},
-	{"throttled", nil, "", "429 without a hint, always"},
-	{"flaky", nil, "", "500 once for each key, then fine"},
-	{"down", []string{"503", "refused"}, "", "503, always; refused closes the listener while it is set through the control endpoint, and resets the connection otherwise"},
-	{"flap", nil, "for how long it is down (60000)", "503 for 60 s from the first request that meets it, then healthy"},
-	{"reset", nil, "", "TCP reset before headers"},
-	{"silent", nil, "", "accepts, sends nothing"},
-	{"headers-only", nil, "", "200 and headers at once, then nothing"},
-	{"slow", []string{"6s", "20s"}, "time to the first byte (6000, 20000)", "the first byte comes after 6 s"},
-	{"stall", nil, "the quiet (30000)", "20 tokens, or half of a shorter answer, then quiet for 30 s with the connection open"},
-	{"drip", nil, "the gap (5000)", "one token every 5 s"},
-	{"cut", []string{"clean", "abrupt"}, "", "closes after 40 tokens, or two thirds of a shorter answer, without a terminator; abrupt breaks the connection as well"},
-	{"bad-chunk", nil, "", "one malformed JSON event in the middle; a body cut short when not streaming"},
-	{"no-done", nil, "", "all tokens and a finish reason, no [DONE]"},
-	{"comments", nil, "", ": keep-alive lines each second before the first event and between events"},
-	{"no-space", []string{"both", "space", "lines"}, "", "data: without the space after it, and several data lines in one event"},
-	{"big-line", []string{"100KiB", "12MiB", "lines"}, "", "one event of that size in the middle; lines sends a million comment lines"},
-	{"empty", []string{"content", "body"}, "", "200 with empty content, stop, 32 tokens billed; or with an empty body"},
-	{"reasoning-only", []string{"reasoning_content", "reasoning"}, "", "no content, the text in that field, finish reason length, 32 tokens billed"},
-	{"one-token", nil, "", "an answer of one token"},
-	{"tool-only", nil, "", "a tool call, no content"},
-	{"error-in-200", []string{"object", "choices", "midstream"}, "", "200 with an error object, alone, beside choices: [], or after half the answer"},
-	{"context-length", nil, "", "400 context_length_exceeded"},
-	{"refused", []string{"policy", "filter", "finish", "refusal"}, "", "400 content_policy_violation or content_filter; or 200 with finish reason content_filter, or with a refusal in place of content"},
-	{"auth", []string{"401", "403"}, "", "401 or 403"},
-	{"usage-forms", []string{"empty-choices", "last", "cumulative"}, "", "usage in a chunk with empty choices, in the last chunk, or cumulative in every chunk, asked for or not"},
-	{"usage-missing", []string{"none", "null", "zeros"}, "", "no usage, null, or all zeros"},
-	{"usage-absurd", []string{"negative", "huge", "strings", "cached"}, "", "negative tokens, 1e18, numbers as strings, more cached than prompt tokens"},
-	{"gzip", []string{"declared", "undeclared"}, "", "compressed although not asked for, with or without saying so"},
-	{"prose-error", nil, "", "200 whose text says that the credits have run out"},
-	{"paid-in-disguise", nil, "", "the usage block shows a cost of 0.0023"},
-	{"not-an-answer", []string{"stub", "html"}, "", `200 with {"ok":true,"bytes":0}, or with a page of HTML`},
-	{"redirect", nil, "", "307 to another host"},
+// faultRow is a row of the fault table.
+type faultRow struct {
+	name     string
+	ms, does string // as in FaultKind
+	variants []variant
+}
+
+// variant is a form of a fault. A fault of a single form has one without a name.
+type variant struct {
+	name string
+	plan func(p *plan) // makes the plan of a healthy answer the fault's
+}
+
+// rejecting is a plan that answers with an error.
+func rejecting(status int, typ, param, code, message string) func(*plan) {
+	return func(p *plan) { p.response = errorResponse(newError(status, typ, param, code, message)) }
+}
+
+// saying is a plan that answers with something else, whole.
+func saying(text string) func(*plan) {
+	return func(p *plan) { p.setText(splitTokens(text), "stop") }
+}
+
+// Sizes of the faults, as the fault table has them.
+const (
+	stallAfter  = 20
+	cutAfter    = 40
+	emptyBilled = 32 // tokens, as in the article's first working call
+	floodLines  = 1_000_000
+	hugeTokens  = 1_000_000_000_000_000_000
+)
+
+const rejectedText = "Your request was rejected as a result of our safety system."
+
+var (
+	throttled   = rejecting(http.StatusTooManyRequests, rateLimit, "", "rate_limit_exceeded", "Rate limit reached.")
+	unavailable = rejecting(http.StatusServiceUnavailable, serverError, "", "", "The service is unavailable.")
+	resetting   = func(p *plan) { p.reset = true }
+)
+
+// faultTable holds every fault with what it changes in an answer.
+var faultTable = []faultRow{
+	{"ok", "", "streams a whole answer and a usage block", []variant{
+		{"", func(p *plan) { p.usageForm = usageChunk }},
+	}},
+	{"retry-after", "the hint (2000), in whole seconds", "429 with Retry-After once for each key, then fine", []variant{
+		{"2s", func(p *plan) { p.retryAfter(false) }},
+		{"date", func(p *plan) { p.retryAfter(true) }},
+	}},
+	{"throttled", "", "429 without a hint, always", []variant{{"", throttled}}},
+	{"flaky", "", "500 once for each key, then fine", []variant{
+		{"", rejecting(http.StatusInternalServerError, serverError, "", "", "The server had an error while processing your request.")},
+	}},
+	{"down", "", "503, always; refused closes the listener while it is set through the control endpoint, and resets the connection otherwise", []variant{
+		{"503", unavailable},
+		{"refused", resetting},
+	}},
+	{"flap", "for how long it is down (60000)", "503 for 60 s from the first request that meets it, then healthy", []variant{{"", unavailable}}},
+	{"reset", "", "TCP reset before headers", []variant{{"", resetting}}},
+	{"silent", "", "accepts, sends nothing", []variant{
+		{"", func(p *plan) { p.silent = true }},
+	}},
+	{"headers-only", "", "200 and headers at once, then nothing", []variant{
+		{"", func(p *plan) { p.headersOnly = true }},
+	}},
+	{"slow", "time to the first byte (6000, 20000)", "the first byte comes after 6 s", []variant{
+		{"6s", func(p *plan) { p.firstByte = p.fault.own(6 * time.Second) }},
+		{"20s", func(p *plan) { p.firstByte = p.fault.own(20 * time.Second) }},
+	}},
+	{"stall", "the quiet (30000)", "20 tokens, or half of a shorter answer, then quiet for 30 s with the connection open", []variant{
+		{"", func(p *plan) {
+			p.pause, p.pauseAt = p.fault.own(30*time.Second), max(1, min(stallAfter, len(p.ans.pieces)/2))
+		}},
+	}},
+	{"drip", "the gap (5000)", "one token every 5 s", []variant{
+		{"", func(p *plan) { p.gap = p.fault.own(5 * time.Second) }},
+	}},
+	{"cut", "", "closes after 40 tokens, or two thirds of a shorter answer, without a terminator; abrupt breaks the connection as well", []variant{
+		{"clean", func(p *plan) { p.cut(false) }},
+		{"abrupt", func(p *plan) { p.cut(true) }},
+	}},
+	{"bad-chunk", "", "one malformed JSON event in the middle; a body cut short when not streaming", []variant{
+		{"", func(p *plan) { p.badAt = p.half() }},
+	}},
+	{"no-done", "", "all tokens and a finish reason, no [DONE]", []variant{
+		{"", func(p *plan) { p.noDone = true }},
+	}},
+	{"comments", "", ": keep-alive lines each second before the first event and between events", []variant{
+		{"", func(p *plan) { p.comments = true }},
+	}},
+	{"no-space", "", "data: without the space after it, and several data lines in one event", []variant{
+		{"both", func(p *plan) { p.noSpace, p.splitData = true, true }},
+		{"space", func(p *plan) { p.noSpace = true }},
+		{"lines", func(p *plan) { p.splitData = true }},
+	}},
+	{"big-line", "", "one event of that size in the middle; lines sends a million comment lines", []variant{
+		{"100KiB", func(p *plan) { p.padding = 100 << 10 }},
+		{"12MiB", func(p *plan) { p.padding = 12 << 20 }},
+		{"lines", func(p *plan) { p.lines = floodLines }},
+	}},
+	{"empty", "", "200 with empty content, stop, 32 tokens billed; or with an empty body", []variant{
+		{"content", func(p *plan) { p.bill(nil, "stop", emptyBilled) }},
+		{"body", func(p *plan) {
+			p.bill(nil, "stop", emptyBilled)
+			p.empty = true
+		}},
+	}},
+	{"reasoning-only", "", "no content, the text in that field, finish reason length, 32 tokens billed", []variant{
+		{"reasoning_content", func(p *plan) { p.reasonOnly("reasoning_content") }},
+		{"reasoning", func(p *plan) { p.reasonOnly("reasoning") }},
+	}},
+	{"one-token", "", "an answer of one token", []variant{
+		{"", func(p *plan) { p.setText(p.ans.pieces[:min(1, len(p.ans.pieces))], p.ans.finish) }},
+	}},
+	{"tool-only", "", "a tool call, no content", []variant{
+		{"", func(p *plan) {
+			p.bill(nil, "tool_calls", 12)
+			p.toolCall = true
+		}},
+	}},
+	{"error-in-200", "", "200 with an error object, alone, beside choices: [], or after half the answer", []variant{
+		{"object", func(p *plan) { p.errorAt, p.errorBare = 0, true }},
+		{"choices", func(p *plan) { p.errorAt = 0 }},
+		{"midstream", func(p *plan) { p.errorAt = p.half() }},
+	}},
+	{"context-length", "", "400 context_length_exceeded", []variant{
+		{"", func(p *plan) {
+			rejecting(http.StatusBadRequest, invalidRequest, "messages", "context_length_exceeded",
+				fmt.Sprintf("This model's maximum context length is 16 tokens. However, your messages resulted in %d tokens.", p.ans.prompt))(p)
+		}},
+	}},
+	{"refused", "", "400 content_policy_violation or content_filter; or 200 with finish reason content_filter, or with a refusal in place of content", []variant{
+		{"policy", rejecting(http.StatusBadRequest, invalidRequest, "", "content_policy_violation", rejectedText)},
+		{"filter", rejecting(http.StatusBadRequest, invalidRequest, "prompt", "content_filter", rejectedText)},
+		{"finish", func(p *plan) { p.setText(p.ans.pieces[:len(p.ans.pieces)/2], "content_filter") }},
+		{"refusal", func(p *plan) {
+			saying("I'm sorry, but I can't help with that.")(p)
+			p.refusal = true
+		}},
+	}},
+	{"auth", "", "401 or 403", []variant{
+		{"401", rejecting(http.StatusUnauthorized, invalidRequest, "", "invalid_api_key", "Incorrect API key provided.")},
+		{"403", rejecting(http.StatusForbidden, invalidRequest, "", "permission_denied", "You do not have access to this model.")},
+	}},
+	{"usage-forms", "", "usage in a chunk with empty choices, in the last chunk, or cumulative in every chunk, asked for or not", []variant{
+		{"empty-choices", func(p *plan) { p.usageForm = usageChunk }},
+		{"last", func(p *plan) { p.usageForm = usageLast }},
+		{"cumulative", func(p *plan) { p.usageForm = usageCumulative }},
+	}},
+	{"usage-missing", "", "no usage, null, or all zeros", []variant{
+		{"none", func(p *plan) { p.usageForm = usageNever }},
+		{"null", func(p *plan) { p.claimUsage(nil) }},
+		{"zeros", func(p *plan) { p.claimUsage(usage{}) }},
+	}},
+	{"usage-absurd", "", "negative tokens, 1e18, numbers as strings, more cached than prompt tokens", []variant{
+		{"negative", func(p *plan) { p.claimUsage(newUsage(-p.ans.prompt, -p.ans.billed, 0)) }},
+		{"huge", func(p *plan) { p.claimUsage(newUsage(hugeTokens, hugeTokens, 0)) }},
+		{"strings", func(p *plan) {
+			u := p.trueUsage()
+			p.claimUsage(map[string]string{
+				"prompt_tokens":     strconv.Itoa(u.PromptTokens),
+				"completion_tokens": strconv.Itoa(u.CompletionTokens),
+				"total_tokens":      strconv.Itoa(u.TotalTokens),
+			})
+		}},
+		{"cached", func(p *plan) {
+			u := p.trueUsage()
+			u.PromptTokensDetails.CachedTokens = u.PromptTokens + 1000
+			p.claimUsage(u)
+		}},
+	}},
+	{"gzip", "", "compressed although not asked for, with or without saying so", []variant{
+		{"declared", func(p *plan) { p.gzip, p.gzipTold = true, true }},
+		{"undeclared", func(p *plan) { p.gzip = true }},
+	}},
+	{"prose-error", "", "200 whose text says that the credits have run out", []variant{
+		{"", saying("You have run out of credits. Please add funds to your account to continue.")},
+	}},
+	{"paid-in-disguise", "", "the usage block shows a cost of 0.0023", []variant{
+		{"", func(p *plan) {
+			p.claimUsage(struct {
+				usage
+				Cost    float64            `json:"cost"`
+				Details map[string]float64 `json:"cost_details"`
+			}{p.trueUsage(), 0.0023, map[string]float64{"upstream_inference_cost": 0.0023}})
+		}},
+	}},
+	{"not-an-answer", "", `200 with {"ok":true,"bytes":0}, or with a page of HTML`, []variant{
+		{"stub", func(p *plan) { p.response = newResponse(http.StatusOK, "application/json", `{"ok":true,"bytes":0}`) }},
+		{"html", func(p *plan) {
+			p.response = newResponse(http.StatusOK, "text/html; charset=utf-8", "<!doctype html><title>Sign in</title><p>Please sign in.\n")
+		}},
+	}},
+	{"redirect", "", "307 to another host", []variant{
+		{"", func(p *plan) {
+			p.response = errorResponse(newError(http.StatusTemporaryRedirect, serverError, "", "", "Moved."))
+			p.response.header.Set("Location", "http://192.0.2.1/v1/chat/completions") // reserved for documentation
+		}},
+	}},
 }
 
 // FaultKinds lists every fault the lab can play, in the order of the fault
 // table. The slice is the caller's to keep.
-func FaultKinds() []FaultKind { return slices.Clone(faultKinds) }
+func FaultKinds() []FaultKind {
+	var out []FaultKind
+	for _, row := range faultTable {
+		k := FaultKind{Name: row.name, MS: row.ms, Does: row.does}
+		for _, v := range row.variants {
+			if v.name != "" {
+				k.Variants = append(k.Variants, v.name)
+			}
+		}
+		out = append(out, k)
+	}
+	return out
+}
 
 // FaultModels lists the model names that select a fault, every variant
 // included.
 func FaultModels() []string {
 	var out []string
-	for _, k := range faultKinds {
-		out = append(out, FaultModelPrefix+k.Name)
-		for i, v := range k.Variants {
-			if i > 0 {
-				out = append(out, FaultModelPrefix+k.Name+"."+v)
-			}
+	for _, row := range faultTable {
+		out = append(out, FaultModelPrefix+row.name)
+		for _, v := range row.variants[1:] {
+			out = append(out, FaultModelPrefix+row.name+"."+v.name)
 		}
 	}
 	return out
@@ -85,8 +261,8 @@ func FaultModels() []string {
 
 // Fault is a fault to play, as set through the control endpoint.
 type Fault struct {
-	// Name is one of [FaultKinds], with or without ".variant".
-	Name string `json:"name"`
+	// Name is one of [FaultKinds], with or without ".variant". None is health.
+	Name string `json:"name,omitempty"`
 	// Count is how many requests meet the fault before it ends by itself. 0
 	// means all, until it is cleared.
 	Count int `json:"count,omitempty"`
@@ -98,19 +274,20 @@ type Fault struct {
 // fault is a parsed Fault. The zero fault is health.
 type fault struct {
 	name    string
-	variant string
+	variant variant
 	delay   time.Duration // from Fault.MS; 0: the fault's own
+	ownTime bool          // the delay is not that of the first byte or the reply
 }
 
-func (f fault) String() string {
-	if f.variant == "" {
+func (f *fault) String() string {
+	if f.variant.name == "" {
 		return f.name
 	}
-	return f.name + "." + f.variant
+	return f.name + "." + f.variant.name
 }
 
 // own returns the fault's time: delay if set, else d.
-func (f fault) own(d time.Duration) time.Duration {
+func (f *fault) own(d time.Duration) time.Duration {
 	if f.delay > 0 {
 		return f.delay
 	}
@@ -125,16 +302,18 @@ func (f Fault) parse() (fault, error) {
 	if f.MS < 0 || f.MS > MaxDelay.Milliseconds() {
 		return fault{}, fmt.Errorf("ms: want 0 to %d", MaxDelay.Milliseconds())
 	}
-	name, variant, varied := strings.Cut(f.Name, ".")
-	i := slices.IndexFunc(faultKinds, func(k FaultKind) bool { return k.Name == name })
+	name, form, varied := strings.Cut(f.Name, ".")
+	i := slices.IndexFunc(faultTable, func(row faultRow) bool { return row.name == name })
 	if i < 0 {
 		return fault{}, fmt.Errorf("unknown fault %.64q", f.Name)
 	}
-	kind := faultKinds[i]
-	if !varied && len(kind.Variants) > 0 {
-		variant = kind.Variants[0]
-	} else if varied && !slices.Contains(kind.Variants, variant) {
-		return fault{}, fmt.Errorf("unknown variant %.64q of fault %q: want one of %q", variant, name, kind.Variants)
+	row := faultTable[i]
+	at := 0
+	if varied {
+		at = slices.IndexFunc(row.variants, func(v variant) bool { return v.name != "" && v.name == form })
 	}
-	return fault{name: name, variant: variant, delay: time.Duration(f.MS) * time.Millisecond}, nil
+	if at < 0 {
+		return fault{}, fmt.Errorf("unknown variant %.64q of fault %q: want one of %q", form, name, FaultKinds()[i].Variants)
+	}
+	return fault{name: name, variant: row.variants[at], delay: time.Duration(f.MS) * time.Millisecond, ownTime: row.ms != ""}, nil
 }

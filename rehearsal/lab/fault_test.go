@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -461,10 +462,11 @@ func TestFaultTimesCanBeSet(t *testing.T) {
 		{Fault{Name: "empty.body", MS: 8000}, -1, 8 * time.Second},
 		{Fault{Name: "throttled", MS: 500}, -1, 500 * time.Millisecond},
 		{Fault{Name: "down"}, -1, 0},
+		{Fault{Name: "down", MS: 500}, -1, 500 * time.Millisecond},
 		{Fault{Name: "ok", MS: 50}, 50 * time.Millisecond, 50 * time.Millisecond},
 	} {
-		t.Run(tt.f.Name, func(t *testing.T) {
-			inLab(t, Config{Profile: mustProfile(t, "fixed:1200ms")}, func(l *lab) {
+		t.Run(fmt.Sprintf("%s for %d ms", tt.f.Name, tt.f.MS), func(t *testing.T) {
+			inLab(t, Config{Profile: "fixed:1200ms"}, func(l *lab) {
 				if err := l.SetFault(tt.f); err != nil {
 					t.Fatal(err)
 				}
@@ -479,7 +481,7 @@ func TestFaultTimesCanBeSet(t *testing.T) {
 
 // Comments come each second while the first byte is waited for.
 func TestCommentsKeepTheConnectionAlive(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:3500ms")}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:3500ms"}, func(l *lab) {
 		rep := l.send(ask{model: "fault-comments", stream: true})
 		if rep.headersAt != 0 || rep.firstAt != 3500*time.Millisecond {
 			t.Errorf("headers at %v, first byte at %v", rep.headersAt, rep.firstAt)

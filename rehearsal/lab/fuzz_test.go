@@ -31,7 +31,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if req.model == "" || req.words < 1 || req.words > MaxSummaryWords || req.limit == 0 || req.limit > 1_000_000 || req.promptTokens < 0 {
 			t.Fatalf("request %+v", req)
 		}
-		a := (&Server{}).answer(req)
+		a := req.answer()
 		text := strings.Join(a.pieces, "")
 		if n := extract.CountWords(text); n > req.words || (req.limit > 0 && len(a.pieces) > req.limit) {
 			t.Fatalf("%d words in %d tokens for %+v", n, len(a.pieces), req)
@@ -50,7 +50,7 @@ func FuzzTokens(f *testing.F) {
 	f.Add("Two words.")
 	f.Add(" \u2028\xff界界界 x")
 	f.Fuzz(func(t *testing.T, s string) {
-		pieces := SplitTokens(s, -1)
+		pieces := splitTokens(s)
 		if strings.Join(pieces, "") != s || len(pieces) != CountTokens(s) {
 			t.Fatalf("%q: %q, counted %d", s, pieces, CountTokens(s))
 		}
@@ -70,7 +70,7 @@ func FuzzParseProfile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if d := newSampler(p).next(); d < 0 || d > MaxDelay {
+		if d := p.Draw(p.source()); d < 0 || d > MaxDelay {
 			t.Fatalf("%q: first byte of %v", s, d)
 		}
 		if again, err := ParseProfile(p.String()); err != nil || again.String() != p.String() {

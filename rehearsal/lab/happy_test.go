@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -16,7 +17,7 @@ import (
 )
 
 func TestAnswersInTimeAndFromTheText(t *testing.T) {
-	cfg := Config{Profile: mustProfile(t, "fixed:1200ms"), Tail: mustTail(t, "2800ms")}
+	cfg := Config{Profile: "fixed:1200ms", Tail: "2800ms"}
 	for _, stream := range []bool{true, false} {
 		inLab(t, cfg, func(l *lab) {
 			rep := l.send(ask{stream: stream, usage: stream})
@@ -100,14 +101,11 @@ func TestWordLimitOfTheSystemPrompt(t *testing.T) {
 func TestLognormalHasItsP95AndItsSeed(t *testing.T) {
 	const n = 4000
 	draw := func(seed uint64) []time.Duration {
-		p, err := Lognormal(1200*time.Millisecond, 0.5, seed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := newSampler(p)
+		p := mustProfile(t, fmt.Sprintf("lognormal:p95=1200ms,sigma=0.5,seed=%d", seed))
+		rng := p.source()
 		out := make([]time.Duration, n)
 		for i := range out {
-			out[i] = s.next()
+			out[i] = p.Draw(rng)
 		}
 		return out
 	}
@@ -132,7 +130,7 @@ func TestLognormalHasItsP95AndItsSeed(t *testing.T) {
 // Sixteen at once on a limit of two are served in pairs, in the order of
 // arrival, and never more than two at a time.
 func TestSlotsAreARealLimit(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:6s"), Slots: 2}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:6s", Slots: 2}, func(l *lab) {
 		var wg sync.WaitGroup
 		ends := make([]time.Duration, 16)
 		for i := range ends {
@@ -161,7 +159,7 @@ func TestSlotsAreARealLimit(t *testing.T) {
 }
 
 func TestQueueIsBounded(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:1s"), Slots: 1, Queue: 2}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:1s", Slots: 1, Queue: 2}, func(l *lab) {
 		var wg sync.WaitGroup
 		statuses := make([]int, 4)
 		for i := range statuses {
@@ -176,7 +174,7 @@ func TestQueueIsBounded(t *testing.T) {
 }
 
 func TestSlotsCanBeChangedWhileRunning(t *testing.T) {
-	inLab(t, Config{Profile: mustProfile(t, "fixed:1s"), Slots: 1}, func(l *lab) {
+	inLab(t, Config{Profile: "fixed:1s", Slots: 1}, func(l *lab) {
 		var wg sync.WaitGroup
 		ends := make([]time.Duration, 6)
 		for i := range ends {
@@ -201,7 +199,7 @@ func TestLoadProfileFollowsTheArticle(t *testing.T) {
 		n     int
 		total float64
 	}{{1, 189}, {8, 433}, {32, 474}, {64, 474}} {
-		inLab(t, Config{Profile: ArticleLoad()}, func(l *lab) {
+		inLab(t, Config{Profile: ArticleLoad}, func(l *lab) {
 			var wg sync.WaitGroup
 			ends := make([]time.Duration, tt.n)
 			tokens := 0
@@ -233,7 +231,7 @@ func TestArticlesCallersWithAndWithoutABound(t *testing.T) {
 		least, most int
 	}{{"unbounded", 32, 1, 1}, {"bounded", 8, 6, 8}} {
 		t.Run(tt.name, func(t *testing.T) {
-			inLab(t, Config{Profile: ArticleLoad(), FinishAbandoned: true}, func(l *lab) {
+			inLab(t, Config{Profile: ArticleLoad, FinishAbandoned: true}, func(l *lab) {
 				admitted := make(chan struct{}, tt.bound)
 				var wg sync.WaitGroup
 				var mu sync.Mutex

@@ -9,14 +9,11 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
-	"net/http"
-	"strconv"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -37,8 +34,7 @@ const (
 	// MaxIdempotencyKey is the longest idempotency key, in bytes.
 	MaxIdempotencyKey = 256
 
-	maxSlots   = 1 << 20
-	maxLogSize = 1 << 20
+	maxCount = 1 << 20 // of slots, of those who wait, of attempts remembered
 )
 
 // Config says what a lab backend is. The zero Config is a backend that answers
@@ -47,11 +43,12 @@ type Config struct {
 	// Model is the name it serves. Defaults to [DefaultModel]. A model name that
 	// is neither this nor one of [FaultModels] is a 404.
 	Model string
-	// Profile is the time from entering service to the first byte. Defaults to
-	// none.
-	Profile Profile
-	// Tail is the time from the first byte to the last. Defaults to none.
-	Tail Tail
+	// Profile is the time from entering service to the first byte, as for
+	// [ParseProfile]. Defaults to none.
+	Profile string
+	// Tail is the time from the first byte to the last, as for [ParseTail].
+	// Defaults to none.
+	Tail string
 	// Slots is how many requests are served at once; the rest wait inside the
 	// backend, in the order of arrival. 0, the default, is no limit.
 	Slots int
@@ -70,76 +67,58 @@ type Config struct {
 	LogSize int
 }
 
-// withDefaults returns c with its defaults filled in, or an error that names
-// the field.
-func (c Config) withDefaults() (Config, error) {
-	if c.Model == "" {
-		c.Model = DefaultModel
-	}
-	if c.Queue == 0 {
-		c.Queue = DefaultQueue
-	}
-	if c.LogSize == 0 {
-		c.LogSize = DefaultLogSize
+// validate returns an error that names the field that is wrong.
+func (c *Config) validate() error {
+	if len(c.Model) > maxModel {
+		return fmt.Errorf("lab: Model: want at most %d bytes", maxModel)
 	}
 	switch {
-	case len(c.Model) > maxModel:
-		return c, fmt.Errorf("lab: Model: want at most %d bytes", maxModel)
-	case c.Slots < 0 || c.Slots > maxSlots:
-		return c, fmt.Errorf("lab: Slots is %d: want 0 (no limit) to %d", c.Slots, maxSlots)
-	case c.Queue < 0 || c.Queue > maxSlots:
-		return c, fmt.Errorf("lab: Queue is %d: want 1 to %d", c.Queue, maxSlots)
-	case c.LogSize < 0 || c.LogSize > maxLogSize:
-		return c, fmt.Errorf("lab: LogSize is %d: want 1 to %d", c.LogSize, maxLogSize)
-	}
-	return c, checkPace(c.Profile, c.Tail)
-}
-
-func checkPace(p Profile, t Tail) error {
-	if p.kind == kindLoad && t != (Tail{}) {
-		return errors.New("lab: a load profile paces the whole answer: want no tail with it")
+	case c.Slots < 0 || c.Slots > maxCount:
+		return fmt.Errorf("lab: Slots is %d: want 0 (no limit) to %d", c.Slots, maxCount)
+	case c.Queue < 1 || c.Queue > maxCount:
+		return fmt.Errorf("lab: Queue is %d: want 1 to %d", c.Queue, maxCount)
+	case c.LogSize < 1 || c.LogSize > maxCount:
+		return fmt.Errorf("lab: LogSize is %d: want 1 to %d", c.LogSize, maxCount)
 	}
 	return nil
 }
 
 // Server is one lab backend.
 type Server struct {
-	cfg   Config
-	slots slots
-	log   attemptLog
-	cache dedupe
+	cfg     Config
+	slots   slots
+	log     attemptLog
+	answers dedupe
 
 	base context.Context // ends when the server is closed
 	stop context.CancelFunc
 
-	mu      sync.Mutex
-	pace    pace
-	fault   Fault // as set by the control endpoint; no name is health
-	parsed  fault
-	hits    int             // requests that met fault
-	once    onceKeys        // keys that have met a one-shot fault
-	flapEnd time.Time       // when flap ends; zero until a request meets it
-	refuse  func(down bool) // closes and reopens the listener; nil without Serve
-}
-
-// pace is what can be changed together while running.
-type pace struct {
+	mu      sync.Mutex // guards what follows
 	profile Profile
 	tail    Tail
-	slots   int
-	sampler *sampler
+	draws   *rand.Rand // of the profile
+	fault   Fault      // as set by the control endpoint; no name is health
+	parsed  fault
+	hits    int              // requests that met fault
+	met     newest[struct{}] // faults that show themselves once, with the keys that met them
+	flapEnd time.Time        // when flap ends; zero until a request meets it
+	address *address         // nil unless it is being served
 }
 
 // New returns a lab backend, or an error that names the field of cfg that is
 // wrong.
 func New(cfg Config) (*Server, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
+	cfg.Model = cmp.Or(cfg.Model, DefaultModel)
+	cfg.Queue = cmp.Or(cfg.Queue, DefaultQueue)
+	cfg.LogSize = cmp.Or(cfg.LogSize, DefaultLogSize)
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, pace: pace{cfg.Profile, cfg.Tail, cfg.Slots, newSampler(cfg.Profile)}}
-	s.slots.limit, s.slots.queue = cfg.Slots, cfg.Queue
-	s.log.size = cfg.LogSize
+	s := &Server{cfg: cfg, draws: Profile{}.source()}
+	s.slots.queue, s.log.size = cfg.Queue, cfg.LogSize
+	if err := s.SetPace(Pace{Profile: cfg.Profile, Tail: cfg.Tail, Slots: &cfg.Slots}); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
+	}
 	s.base, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -148,112 +127,108 @@ func New(cfg Config) (*Server, error) {
 // server unable to serve others. It does not wait for them.
 func (s *Server) Close() { s.stop() }
 
-// Handler returns the handler of the backend itself: POST
-// /v1/chat/completions, GET /v1/models, GET /v1/models/{id} and GET /healthz.
-func (s *Server) Handler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", s.chat)
-	mux.HandleFunc("GET /v1/models", s.models)
-	mux.HandleFunc("GET /v1/models/{id...}", s.model)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, newError(http.StatusNotFound, "invalid_request_error", "", "",
-			fmt.Sprintf("no such route: %.16s %.128s", r.Method, r.URL.Path)))
-	})
-	return mux
+// Pace is what can be changed about a running backend's time. An empty field
+// is left as it is.
+type Pace struct {
+	Profile string `json:"profile,omitempty"` // as for ParseProfile
+	Tail    string `json:"tail,omitempty"`    // as for ParseTail
+	Slots   *int   `json:"slots,omitempty"`   // as Config.Slots
 }
 
-// Relistener is a listener that can be opened again after Close, under the
-// same address. A TCP listener needs none: its address is listened on anew.
-type Relistener interface {
-	net.Listener
-	Relisten() (net.Listener, error)
-}
-
-// Serve serves the backend on api and, unless it is nil, the control endpoint
-// on control until ctx ends, and closes both. It then returns nil, after every
-// request has ended. It may be called once.
-func (s *Server) Serve(ctx context.Context, api, control net.Listener) error {
-	defer s.Close()
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // clients that break off are the lab's daily bread
-	newServer := func(h http.Handler) *http.Server {
-		return &http.Server{
-			Handler: h, ErrorLog: quiet, MaxHeaderBytes: 64 << 10,
-			ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
-		}
-	}
-	backend := newServer(s.Handler())
-	failed := make(chan error, 2)
-	var running sync.WaitGroup
-	defer running.Wait()
-	servers := []*http.Server{backend}
-	door := newDoor(api)
-	running.Go(func() { failed <- backend.Serve(door) })
+// SetPace changes the backend's time for requests that enter service from now
+// on. A lognormal profile begins its draws anew.
+func (s *Server) SetPace(p Pace) (err error) {
 	s.mu.Lock()
-	s.refuse = door.setDown
-	door.setDown(s.parsed.String() == "down.refused")
-	s.mu.Unlock()
-	if control != nil {
-		c := newServer(s.ControlHandler())
-		servers = append(servers, c)
-		running.Go(func() { failed <- c.Serve(control) })
-	}
-
-	var err error
-	select {
-	case <-ctx.Done():
-	case <-s.base.Done():
-	case err = <-failed:
-	}
-	s.Close()
-	for _, srv := range servers {
-		// What is still being sent has been told to end; a client that does not
-		// read is cut.
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		if srv.Shutdown(grace) != nil {
-			_ = srv.Close()
+	defer s.mu.Unlock()
+	profile, tail, draws := s.profile, s.tail, s.draws
+	if p.Profile != "" {
+		if profile, err = ParseProfile(p.Profile); err != nil {
+			return err
 		}
-		cancel()
+		draws = profile.source()
 	}
-	_ = door.Close()
-	return err
-}
-
-// models lists the models, faults included.
-func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	list := modelList{Object: "list"}
-	for _, id := range append([]string{s.cfg.Model}, FaultModels()...) {
-		list.Data = append(list.Data, newModel(id))
+	if p.Tail != "" {
+		if tail, err = ParseTail(p.Tail); err != nil {
+			return err
+		}
 	}
-	writeJSON(w, http.StatusOK, list)
-}
-
-func (s *Server) model(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	if _, err := s.modelFault(id); err != nil {
-		writeError(w, err)
-		return
+	if profile.kind == kindLoad && tail != (Tail{}) {
+		return errors.New("a load profile paces the whole answer: want no tail with it")
 	}
-	writeJSON(w, http.StatusOK, newModel(id))
+	if p.Slots != nil {
+		if *p.Slots < 0 || *p.Slots > maxCount {
+			return fmt.Errorf("slots: want 0 (no limit) to %d", maxCount)
+		}
+		s.slots.resize(*p.Slots)
+	}
+	s.profile, s.tail, s.draws = profile, tail, draws
+	return nil
 }
 
-type modelList struct {
-	Object string     `json:"object"`
-	Data   []modelRow `json:"data"`
+// Pace returns the backend's time as it is now.
+func (s *Server) Pace() Pace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Pace{Profile: s.profile.String(), Tail: s.tail.String(), Slots: new(s.slots.size())}
 }
 
-type modelRow struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
+// SetFault makes every request meet f that names no fault of its own, in place
+// of the one that was set before. The counts of faults that show themselves
+// once, or for a while, begin anew.
+func (s *Server) SetFault(f Fault) error {
+	parsed, err := f.parse()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setFault(f, parsed)
+	s.met, s.flapEnd = newest[struct{}]{}, time.Time{}
+	return nil
 }
 
-func newModel(id string) modelRow {
-	return modelRow{ID: id, Object: "model", Created: modelCreated, OwnedBy: "leeway-lab"}
+// ClearFault makes the backend healthy again, with its counts begun anew.
+func (s *Server) ClearFault() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setFault(Fault{}, fault{})
+	s.met, s.flapEnd = newest[struct{}]{}, time.Time{}
 }
 
-// modelCreated is a fixed instant: the lab's models have no date.
-const modelCreated = 1_750_000_000
+// setFault puts a fault, or health, in place of the one that was set. s.mu is
+// held.
+func (s *Server) setFault(f Fault, parsed fault) {
+	s.fault, s.parsed, s.hits = f, parsed, 0
+	s.refuseConnections()
+}
 
-func responseID(seq int64) string { return "req_lab_" + strconv.FormatInt(seq, 10) }
+// Fault returns the fault that is set; one without a name is health.
+func (s *Server) Fault() Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
+}
+
+// Attempts returns the attempts after sequence number since that are still
+// remembered, oldest first, open ones included, and how many have been
+// forgotten.
+func (s *Server) Attempts(since int64) (attempts []Attempt, forgotten int64) {
+	return s.log.since(since)
+}
+
+// ClearAttempts forgets all attempts. Sequence numbers go on.
+func (s *Server) ClearAttempts() { s.log.clear() }
+
+// State is what the backend is doing now.
+type State struct {
+	InService int   `json:"in_service"` // requests that hold a slot
+	Waiting   int   `json:"waiting"`    // requests that wait for one
+	Attempts  int64 `json:"attempts"`   // requests received since the start
+}
+
+// State returns what the backend is doing now.
+func (s *Server) State() State {
+	st := State{Attempts: s.log.count()}
+	st.InService, st.Waiting = s.slots.counts()
+	return st
+}

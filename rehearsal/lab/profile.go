@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,17 +20,31 @@ const (
 	maxPoints = 64
 )
 
+// ArticleLoad is the profile with the knee that the article on usable answers
+// measured: 189 tokens/s alone, 433 with 8, 474 with 32.
+const ArticleLoad = "load:1=189,8=433,32=474"
+
 // z95 is the 95th percentile of the standard normal distribution.
 const z95 = 1.6448536269514722
 
 // Profile says how long a request in service takes to its first byte. It is a
-// value; the zero Profile answers at once.
+// value; the zero Profile answers at once. There are three kinds:
+//
+//   - fixed: always the same time.
+//   - lognormal: drawn with a given 95th percentile and deviation of the
+//     logarithm. The draws follow from the seed, in the order in which requests
+//     enter service.
+//   - load: no latency of its own. Requests in service share a throughput that
+//     depends on how many they are, so that latency grows with load past the
+//     knee. Each token, the first included, takes concurrent/throughput seconds.
+//     Between points the total is interpolated, beyond the last it stays, below
+//     the first it is that of the first. It cannot be combined with a tail.
 type Profile struct {
 	kind  profileKind
-	fixed time.Duration // fixed: always this; lognormal: the 95th percentile
+	first time.Duration // fixed: always this; lognormal: the 95th percentile
 	sigma float64       // lognormal: deviation of the logarithm
 	seed  uint64        // lognormal: of the draws
-	load  []LoadPoint   // load: by rising Concurrent
+	load  []loadPoint   // load: by rising concurrency
 }
 
 type profileKind uint8
@@ -42,59 +55,11 @@ const (
 	kindLoad
 )
 
-// LoadPoint is one measurement of a backend's knee: what all requests together
+// loadPoint is one measurement of a backend's knee: what all requests together
 // get, in tokens per second, when this many are in service.
-type LoadPoint struct {
-	Concurrent int
-	TokensPerS float64
-}
-
-// Fixed returns a profile whose first byte always takes d.
-func Fixed(d time.Duration) (Profile, error) {
-	if d < 0 || d > MaxDelay {
-		return Profile{}, fmt.Errorf("first byte of %v: want 0 to %v", d, MaxDelay)
-	}
-	return Profile{fixed: d}, nil
-}
-
-// Lognormal returns a profile whose first byte is lognormal with the given
-// 95th percentile and deviation of the logarithm (0 to 3). The draws follow
-// from the seed, in the order in which requests enter service.
-func Lognormal(p95 time.Duration, sigma float64, seed uint64) (Profile, error) {
-	if p95 <= 0 || p95 > MaxDelay {
-		return Profile{}, fmt.Errorf("p95 of %v: want more than 0, at most %v", p95, MaxDelay)
-	}
-	if !(sigma >= 0 && sigma <= 3) {
-		return Profile{}, fmt.Errorf("sigma of %v: want 0 to 3", sigma)
-	}
-	return Profile{kind: kindLognormal, fixed: p95, sigma: sigma, seed: seed}, nil
-}
-
-// Load returns a profile without a latency of its own: requests in service
-// share a throughput that depends on how many they are, so that latency grows
-// with load past the knee. Each token, the first included, takes
-// concurrent/throughput seconds. Between points the total is interpolated,
-// beyond the last it stays, below the first it is that of the first. It cannot
-// be combined with a tail.
-func Load(points ...LoadPoint) (Profile, error) {
-	if len(points) == 0 || len(points) > maxPoints {
-		return Profile{}, fmt.Errorf("%d load points: want 1 to %d", len(points), maxPoints)
-	}
-	for i, p := range points {
-		if p.Concurrent < 1 || (i > 0 && p.Concurrent <= points[i-1].Concurrent) {
-			return Profile{}, fmt.Errorf("load point %d is at %d concurrent: want 1 or more, rising", i+1, p.Concurrent)
-		}
-		if !(p.TokensPerS > 0 && p.TokensPerS <= MaxRate) {
-			return Profile{}, fmt.Errorf("load point %d gives %v tokens/s: want more than 0, at most %d", i+1, p.TokensPerS, MaxRate)
-		}
-	}
-	return Profile{kind: kindLoad, load: slices.Clone(points)}, nil
-}
-
-// ArticleLoad returns the knee that the article on usable answers measured: 189
-// tokens/s alone, 433 with 8, 474 with 32.
-func ArticleLoad() Profile {
-	return Profile{kind: kindLoad, load: []LoadPoint{{1, 189}, {8, 433}, {32, 474}}}
+type loadPoint struct {
+	concurrent int
+	tokensPerS float64
 }
 
 // ParseProfile reads the form that String writes:
@@ -103,59 +68,92 @@ func ArticleLoad() Profile {
 //	lognormal:p95=1200ms,sigma=0.5,seed=1   (sigma 0.5 and seed 1 if left out)
 //	load:1=189,8=433,32=474                 (tokens per second by concurrency)
 func ParseProfile(s string) (Profile, error) {
-	p, err := parseProfile(s)
+	var p Profile
+	var err error
+	switch kind, rest, _ := strings.Cut(s, ":"); kind {
+	case "fixed":
+		p.first, err = parseDelay(rest)
+	case "lognormal":
+		p, err = parseLognormal(rest)
+	case "load":
+		p, err = parseLoad(rest)
+	default:
+		err = errors.New("want one that begins with fixed:, lognormal: or load:, and what belongs to it")
+	}
 	if err != nil {
 		return Profile{}, fmt.Errorf("profile %.64q: %w", s, err)
 	}
 	return p, nil
 }
 
-func parseProfile(s string) (Profile, error) {
-	kind, rest, _ := strings.Cut(s, ":")
-	switch kind {
-	case "fixed":
-		d, err := time.ParseDuration(rest)
+func parseLognormal(s string) (Profile, error) {
+	p := Profile{kind: kindLognormal, sigma: 0.5, seed: 1}
+	for field := range strings.SplitSeq(s, ",") {
+		var err error
+		switch key, value, _ := strings.Cut(field, "="); key {
+		case "p95":
+			p.first, err = parseDelay(value)
+		case "sigma":
+			p.sigma, err = strconv.ParseFloat(value, 64)
+		case "seed":
+			p.seed, err = strconv.ParseUint(value, 10, 64)
+		default:
+			err = fmt.Errorf("unknown field %q: want p95, sigma or seed", key)
+		}
 		if err != nil {
 			return Profile{}, err
 		}
-		return Fixed(d)
-	case "lognormal":
-		p95, sigma, seed := time.Duration(0), 0.5, uint64(1)
-		for field := range strings.SplitSeq(rest, ",") {
-			key, value, _ := strings.Cut(field, "=")
-			var err error
-			switch key {
-			case "p95":
-				p95, err = time.ParseDuration(value)
-			case "sigma":
-				sigma, err = strconv.ParseFloat(value, 64)
-			case "seed":
-				seed, err = strconv.ParseUint(value, 10, 64)
-			default:
-				err = fmt.Errorf("unknown field %q: want p95, sigma or seed", key)
-			}
-			if err != nil {
-				return Profile{}, err
-			}
-		}
-		return Lognormal(p95, sigma, seed)
-	case "load":
-		var points []LoadPoint
-		for field := range strings.SplitSeq(rest, ",") {
-			at, rate, _ := strings.Cut(field, "=")
-			n, err := strconv.Atoi(at)
-			if err != nil {
-				return Profile{}, err
-			}
-			x, err := strconv.ParseFloat(rate, 64)
-			if err != nil {
-				return Profile{}, err
-			}
-			points = append(points, LoadPoint{n, x})
-		}
-		return Load(points...)
 	}
-	return Profile{}, errors.New("want one that begins with fixed:, lognormal: or load:, and what belongs to it")
+	if p.first == 0 {
+		return Profile{}, errors.New("p95: want more than 0")
+	}
+	if !(p.sigma >= 0 && p.sigma <= 3) { // not a number is refused too
+		return Profile{}, fmt.Errorf("sigma of %v: want 0 to 3", p.sigma)
+	}
+	return p, nil
+}
+
+func parseLoad(s string) (Profile, error) {
+	p := Profile{kind: kindLoad}
+	last := 0
+	for field := range strings.SplitSeq(s, ",") {
+		at, rate, _ := strings.Cut(field, "=")
+		n, err := strconv.Atoi(at)
+		if err != nil {
+			return Profile{}, err
+		}
+		if n <= last {
+			return Profile{}, fmt.Errorf("a load point at %d concurrent: want 1 or more, rising", n)
+		}
+		last = n
+		total, err := parseRate(rate)
+		if err != nil {
+			return Profile{}, err
+		}
+		p.load = append(p.load, loadPoint{n, total})
+	}
+	if len(p.load) > maxPoints {
+		return Profile{}, fmt.Errorf("%d load points: want 1 to %d", len(p.load), maxPoints)
+	}
+	return p, nil
+}
+
+// parseDelay reads a duration of 0 to [MaxDelay].
+func parseDelay(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err == nil && (d < 0 || d > MaxDelay) {
+		err = fmt.Errorf("%v: want 0 to %v", d, MaxDelay)
+	}
+	return d, err
+}
+
+// parseRate reads a throughput in tokens per second, up to [MaxRate].
+func parseRate(s string) (float64, error) {
+	rate, err := strconv.ParseFloat(s, 64)
+	if err == nil && !(rate > 0 && rate <= MaxRate) { // not a number is refused too
+		err = fmt.Errorf("%v tokens/s: want more than 0, at most %d", rate, MaxRate)
+	}
+	return rate, err
 }
 
 // String returns the profile in the form that [ParseProfile] reads.
@@ -163,19 +161,15 @@ func (p Profile) String() string {
 	switch p.kind {
 	case kindFixed:
 	case kindLognormal:
-		return fmt.Sprintf("lognormal:p95=%v,sigma=%v,seed=%d", p.fixed, p.sigma, p.seed)
+		return fmt.Sprintf("lognormal:p95=%v,sigma=%v,seed=%d", p.first, p.sigma, p.seed)
 	case kindLoad:
-		var b strings.Builder
-		b.WriteString("load:")
+		points := make([]string, len(p.load))
 		for i, pt := range p.load {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			fmt.Fprintf(&b, "%d=%v", pt.Concurrent, pt.TokensPerS)
+			points[i] = fmt.Sprintf("%d=%v", pt.concurrent, pt.tokensPerS)
 		}
-		return b.String()
+		return "load:" + strings.Join(points, ",")
 	}
-	return "fixed:" + p.fixed.String()
+	return "fixed:" + p.first.String()
 }
 
 // perToken returns how long one request waits for one token when n are in
@@ -192,48 +186,35 @@ func (p Profile) perToken(n int) time.Duration {
 func (p Profile) total(n int) float64 {
 	prev := p.load[0]
 	for _, pt := range p.load {
-		if n <= pt.Concurrent {
-			if pt.Concurrent == prev.Concurrent {
-				return pt.TokensPerS
+		if n <= pt.concurrent {
+			if pt == prev {
+				return pt.tokensPerS
 			}
-			part := float64(n-prev.Concurrent) / float64(pt.Concurrent-prev.Concurrent)
-			return prev.TokensPerS + part*(pt.TokensPerS-prev.TokensPerS)
+			part := float64(n-prev.concurrent) / float64(pt.concurrent-prev.concurrent)
+			return prev.tokensPerS + part*(pt.tokensPerS-prev.tokensPerS)
 		}
 		prev = pt
 	}
-	return prev.TokensPerS
+	return prev.tokensPerS
 }
 
-// sampler draws first-byte times. It is not safe for concurrent use.
-type sampler struct {
-	profile Profile
-	rng     *rand.Rand
-}
-
-func newSampler(p Profile) *sampler {
-	return &sampler{profile: p, rng: rand.New(rand.NewPCG(p.seed, 0x1ee5a7))}
-}
-
-// next returns the next first-byte time.
-func (s *sampler) next() time.Duration { return s.profile.Draw(s.rng) }
+// source returns what a lab draws the profile's first-byte times from. It is
+// not safe for concurrent use.
+func (p Profile) source() *rand.Rand { return rand.New(rand.NewPCG(p.seed, 0x1ee5a7)) }
 
 // Draw returns a first-byte time, drawn from rng where it is random; 0 for a
 // profile of load, whose first token is paced like the others.
 func (p Profile) Draw(rng *rand.Rand) time.Duration {
-	switch p.kind {
-	case kindFixed:
-	case kindLoad:
-		return 0
-	case kindLognormal:
-		ns := float64(p.fixed) * math.Exp(p.sigma*(rng.NormFloat64()-z95))
-		return time.Duration(min(ns, float64(MaxDelay)))
+	if p.kind != kindLognormal {
+		return p.first
 	}
-	return p.fixed
+	ns := float64(p.first) * math.Exp(p.sigma*(rng.NormFloat64()-z95))
+	return time.Duration(min(ns, float64(MaxDelay)))
 }
 
 // Steady returns the time to the first byte of a profile that has but one; false
 // for the others.
-func (p Profile) Steady() (time.Duration, bool) { return p.fixed, p.kind == kindFixed }
+func (p Profile) Steady() (time.Duration, bool) { return p.first, p.kind == kindFixed }
 
 // Random reports whether first-byte times differ from call to call.
 func (p Profile) Random() bool { return p.kind == kindLognormal }
@@ -247,33 +228,16 @@ type Tail struct {
 
 // ParseTail reads "0" (at once), a duration such as "2800ms" (the whole rest is
 // spread evenly over it, whatever its length) or "50/s" (tokens per second).
-func ParseTail(s string) (Tail, error) {
-	t, err := parseTail(s)
+func ParseTail(s string) (t Tail, err error) {
+	if rate, ok := strings.CutSuffix(s, "/s"); ok {
+		t.rate, err = parseRate(rate)
+	} else {
+		t.total, err = parseDelay(s)
+	}
 	if err != nil {
 		return Tail{}, fmt.Errorf("tail %.64q: %w", s, err)
 	}
 	return t, nil
-}
-
-func parseTail(s string) (Tail, error) {
-	if num, ok := strings.CutSuffix(s, "/s"); ok {
-		rate, err := strconv.ParseFloat(num, 64)
-		if err != nil {
-			return Tail{}, err
-		}
-		if !(rate > 0 && rate <= MaxRate) {
-			return Tail{}, fmt.Errorf("want more than 0, at most %d tokens per second", MaxRate)
-		}
-		return Tail{rate: rate}, nil
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return Tail{}, err
-	}
-	if d < 0 || d > MaxDelay {
-		return Tail{}, fmt.Errorf("want 0 to %v", MaxDelay)
-	}
-	return Tail{total: d}, nil
 }
 
 // String returns the tail in the form that [ParseTail] reads.

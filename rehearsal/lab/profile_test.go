@@ -117,8 +117,8 @@ func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
 		{Config{Queue: -1}, "Queue"},
 		{Config{LogSize: -1}, "LogSize"},
 		{Config{Model: strings.Repeat("m", 201)}, "Model"},
-		{Config{Profile: ArticleLoad(), Tail: mustTail(t, "1s")}, "tail"},
-		{Config{Profile: ArticleLoad()}, ""},
+		{Config{Profile: ArticleLoad, Tail: "1s"}, "tail"},
+		{Config{Profile: ArticleLoad}, ""},
 	} {
 		s, err := New(tt.cfg)
 		if err == nil {

@@ -18,20 +18,16 @@ const maxControlAnswer = 1 << 30
 
 // Remote speaks to the control endpoint of a backend in another process.
 type Remote struct {
-	// URL is the endpoint's, as [Server.ControlHandler] serves it, for example
-	// http://127.0.0.1:8101/control. Required.
+	// URL is the endpoint's, for example http://127.0.0.1:8101/control.
+	// Required.
 	URL string
-	// HTTP defaults to a client with net/http's own transport.
+	// HTTP makes the calls. Required.
 	HTTP *http.Client
 }
 
 // SetFault sets a fault, as [Server.SetFault].
 func (r *Remote) SetFault(ctx context.Context, f Fault) error {
-	body, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	return r.call(ctx, http.MethodPut, "/fault", body, nil)
+	return r.call(ctx, http.MethodPut, "/fault", f, nil)
 }
 
 // ClearFault makes the backend healthy, as [Server.ClearFault].
@@ -62,25 +58,24 @@ func (r *Remote) Attempts(ctx context.Context, since int64) ([]Attempt, error) {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if n := resp.Header.Get(ForgottenHeader); n != "0" {
+		return nil, fmt.Errorf("%s attempts are forgotten: give the lab a greater --log", n)
+	}
 	var out []Attempt
 	for dec := json.NewDecoder(io.LimitReader(resp.Body, maxControlAnswer)); ; {
 		var a Attempt
-		err := dec.Decode(&a)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+		switch err := dec.Decode(&a); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
 			return nil, err
 		}
 		out = append(out, a)
 	}
-	if n := resp.Header.Get(ForgottenHeader); n != "0" {
-		return nil, fmt.Errorf("%s attempts are forgotten: give the lab a greater --log", n)
-	}
-	return out, nil
 }
 
-func (r *Remote) call(ctx context.Context, method, path string, body []byte, into any) error {
+// call makes a request and decodes the answer, unless into is nil.
+func (r *Remote) call(ctx context.Context, method, path string, body, into any) error {
 	resp, err := r.open(ctx, method, path, body)
 	if err != nil {
 		return err
@@ -95,16 +90,16 @@ func (r *Remote) call(ctx context.Context, method, path string, body []byte, int
 
 // open makes a request and returns the response of one that succeeded, whose
 // body must be closed.
-func (r *Remote) open(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.URL, "/")+path, bytes.NewReader(body))
+func (r *Remote) open(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var content io.Reader = http.NoBody
+	if body != nil {
+		content = bytes.NewReader(marshal(body))
+	}
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(r.URL, "/")+path, content)
 	if err != nil {
 		return nil, err
 	}
-	hc := r.HTTP
-	if hc == nil {
-		hc = &http.Client{}
-	}
-	resp, err := hc.Do(req)
+	resp, err := r.HTTP.Do(req)
 	if err != nil || resp.StatusCode/100 == 2 {
 		return resp, err
 	}

@@ -72,6 +72,13 @@ func (s *slots) resize(limit int) {
 	s.grant()
 }
 
+// size returns the limit.
+func (s *slots) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limit
+}
+
 // counts returns how many are in service and how many wait.
 func (s *slots) counts() (held, waiting int) {
 	s.mu.Lock()

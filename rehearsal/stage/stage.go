@@ -167,19 +167,11 @@ func (s *Stage) backends() int {
 }
 
 func (s *Stage) startLab(l *Lab) error {
-	c := lab.Config{Model: l.Model, Slots: l.Slots}
-	var err error
-	if c.Profile, err = lab.ParseProfile(l.Profile); err != nil {
-		return err
-	}
-	if c.Tail, err = lab.ParseTail(l.Tail); err != nil {
-		return err
-	}
 	listener, url, err := s.listen()
 	if err != nil {
 		return err
 	}
-	srv, err := lab.New(c)
+	srv, err := lab.New(lab.Config{Model: l.Model, Profile: l.Profile, Tail: l.Tail, Slots: l.Slots})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

@@ -49,32 +49,19 @@ func onLab(t *testing.T, cfg lab.Config, fault string, f func(t *testing.T, c *b
 	})
 }
 
-func profile(t *testing.T, s string) lab.Profile {
-	t.Helper()
-	p, err := lab.ParseProfile(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // A lab backend's known knee is found within one step, each time.
 func TestMeasureFindsTheLabsKnee(t *testing.T) {
-	tail, err := lab.ParseTail("300ms")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct {
 		name string
 		lab  lab.Config
 		knee int
 	}{
-		{"the article's curve", lab.Config{Profile: lab.ArticleLoad()}, 8},
-		{"eight slots", lab.Config{Profile: profile(t, "fixed:100ms"), Tail: tail, Slots: 8}, 8},
-		{"two slots", lab.Config{Profile: profile(t, "fixed:100ms"), Slots: 2}, 2},
-		{"four slots, lognormal, one", lab.Config{Profile: profile(t, "lognormal:p95=200ms,sigma=0.3,seed=1"), Tail: tail, Slots: 4}, 4},
-		{"four slots, lognormal, two", lab.Config{Profile: profile(t, "lognormal:p95=200ms,sigma=0.3,seed=2"), Tail: tail, Slots: 4}, 4},
-		{"four slots, lognormal, three", lab.Config{Profile: profile(t, "lognormal:p95=200ms,sigma=0.3,seed=3"), Tail: tail, Slots: 4}, 4},
+		{"the article's curve", lab.Config{Profile: lab.ArticleLoad}, 8},
+		{"eight slots", lab.Config{Profile: "fixed:100ms", Tail: "300ms", Slots: 8}, 8},
+		{"two slots", lab.Config{Profile: "fixed:100ms", Slots: 2}, 2},
+		{"four slots, lognormal, one", lab.Config{Profile: "lognormal:p95=200ms,sigma=0.3,seed=1", Tail: "300ms", Slots: 4}, 4},
+		{"four slots, lognormal, two", lab.Config{Profile: "lognormal:p95=200ms,sigma=0.3,seed=2", Tail: "300ms", Slots: 4}, 4},
+		{"four slots, lognormal, three", lab.Config{Profile: "lognormal:p95=200ms,sigma=0.3,seed=3", Tail: "300ms", Slots: 4}, 4},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onLab(t, tt.lab, "", func(t *testing.T, c *backend.Client) {
@@ -100,7 +87,7 @@ func TestMeasureFindsTheLabsKnee(t *testing.T) {
 
 // Without a knee below the greatest load it says so.
 func TestMeasureWithoutAKnee(t *testing.T) {
-	onLab(t, lab.Config{Profile: profile(t, "fixed:50ms")}, "", func(t *testing.T, c *backend.Client) {
+	onLab(t, lab.Config{Profile: "fixed:50ms"}, "", func(t *testing.T, c *backend.Client) {
 		steps, r, err := Measure(t.Context(), c, Plan{To: 8, Repeats: 1, Calls: 2, Request: backend.Request{Text: text, MaxOutputTokens: 8}})
 		if err != nil || r.Reached || r.Limit != 8 || len(steps) != 4 {
 			t.Errorf("%+v of %+v, %v", r, steps, err)
@@ -110,7 +97,7 @@ func TestMeasureWithoutAKnee(t *testing.T) {
 
 // A backend that turns calls away beyond its queue is beyond its knee there.
 func TestMeasureTurnedAway(t *testing.T) {
-	cfg := lab.Config{Profile: profile(t, "fixed:50ms"), Slots: 2, Queue: 1}
+	cfg := lab.Config{Profile: "fixed:50ms", Slots: 2, Queue: 1}
 	onLab(t, cfg, "", func(t *testing.T, c *backend.Client) {
 		steps, r, err := Measure(t.Context(), c, Plan{To: 16, Repeats: 1, Calls: 4, Request: backend.Request{Text: text, MaxOutputTokens: 8}})
 		if err != nil || !r.Reached || r.Limit > 4 {
@@ -127,7 +114,7 @@ func TestMeasureFails(t *testing.T) {
 		}
 	})
 	// Cut short, it ends and leaves nothing behind.
-	onLab(t, lab.Config{Profile: profile(t, "fixed:1s")}, "", func(t *testing.T, c *backend.Client) {
+	onLab(t, lab.Config{Profile: "fixed:1s"}, "", func(t *testing.T, c *backend.Client) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		begun := time.Now()

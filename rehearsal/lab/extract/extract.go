@@ -1,6 +1,7 @@
-// Package extract summarises a text by picking its most central sentences, in
-// the manner of LexRank: sentences are ranked by a random walk over their
-// similarity, and the best are returned word for word in the order of the text.
+// Package extract summarises a text by picking its most central sentences, as
+// LexRank does with degree centrality: a sentence ranks by its similarity to
+// all others together, and the best are returned word for word in the order of
+// the text.
 //
 // It is deterministic, needs no model and takes bounded time and memory
 // whatever it is given.
@@ -8,6 +9,7 @@ package extract
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -28,9 +30,6 @@ const (
 
 const (
 	minWords     = 5    // shorter sentences are headings and labels more often than not
-	damping      = 0.85 // as in PageRank
-	maxRounds    = 50   // the walk settles in about twenty
-	settled      = 1e-6 // a round that moves the ranks by less than this is the last
 	redundant    = 0.55 // a sentence this similar to one already taken says it twice
 	unterminated = 0.4  // weight of a candidate without a full stop: mostly list items
 )
@@ -56,14 +55,7 @@ func Summary(text string, maxWords int) string {
 		return firstWords(all[0], maxWords)
 	}
 	cands = spread(cands, MaxSentences)
-	sims := similarities(cands)
-	ranks := walk(sims)
-	for i, s := range cands {
-		if !terminated(s) {
-			ranks[i] *= unterminated
-		}
-	}
-	return strings.Join(pick(cands, ranks, sims, maxWords), "\n")
+	return strings.Join(pick(cands, similarities(cands), maxWords), "\n")
 }
 
 // candidates returns the sentences worth ranking. It asks for less when the
@@ -99,130 +91,73 @@ func spread(items []string, n int) []string {
 	return out
 }
 
-// matrix is a square matrix, row by row.
-type matrix struct {
-	n    int
-	cell []float64
-}
-
-func (m matrix) at(i, j int) float64 { return m.cell[i*m.n+j] }
-
 // similarities returns the cosine between every two sentences, their words
-// weighted by how few sentences of this text have them.
-func similarities(sentences []string) matrix {
-	n := len(sentences)
-	counts := make([]map[string]float64, n)
-	having := map[string]float64{} // in how many sentences each word stands
-	for i, s := range sentences {
-		counts[i] = map[string]float64{}
-		for _, w := range terms(s) {
-			if counts[i][w] == 0 {
-				having[w]++
-			}
-			counts[i][w]++
-		}
-	}
+// weighted by how few sentences of this text have them; 0 between a sentence
+// and itself.
+func similarities(sentences []string) [][]float64 {
 	type posting struct {
 		sentence int
-		weight   float64
+		count    float64
 	}
-	postings := map[string][]posting{}
-	norms := make([]float64, n)
-	for i, c := range counts {
-		for w, k := range c {
-			postings[w] = append(postings[w], posting{i, k * math.Log(1+float64(n)/having[w])})
+	postings := map[string][]posting{} // by word, in the order of the sentences
+	for i, s := range sentences {
+		for _, w := range terms(s) {
+			list := postings[w]
+			if last := len(list) - 1; last >= 0 && list[last].sentence == i {
+				list[last].count++
+			} else {
+				postings[w] = append(list, posting{i, 1})
+			}
 		}
 	}
-	m := matrix{n: n, cell: make([]float64, n*n)}
+	sims := make([][]float64, len(sentences))
+	for i := range sims {
+		sims[i] = make([]float64, len(sentences))
+	}
 	// In the order of the words: a sum of floats depends on its order, and the
 	// same text must always give the same summary.
-	words := make([]string, 0, len(postings))
-	for w := range postings {
-		words = append(words, w)
-	}
-	slices.Sort(words)
-	for _, w := range words {
+	for _, w := range slices.Sorted(maps.Keys(postings)) {
 		list := postings[w]
-		for a := range list {
-			norms[list[a].sentence] += list[a].weight * list[a].weight
-			for b := range a {
-				p, q := list[a], list[b]
-				m.cell[p.sentence*n+q.sentence] += p.weight * q.weight
+		rarity := math.Log(1 + float64(len(sentences))/float64(len(list)))
+		for i, p := range list {
+			for _, q := range list[:i+1] {
+				sims[p.sentence][q.sentence] += p.count * q.count * rarity * rarity
 			}
 		}
 	}
-	for i := range n {
+	for i, row := range sims { // so far the products below the diagonal, and on it the squares
 		for j := range i {
-			sum := m.cell[i*n+j] + m.cell[j*n+i]
-			if sum > 0 {
-				sum /= math.Sqrt(norms[i] * norms[j])
+			if row[j] > 0 {
+				row[j] /= math.Sqrt(row[i] * sims[j][j])
 			}
-			m.cell[i*n+j], m.cell[j*n+i] = sum, sum
+			sims[j][i] = row[j]
 		}
 	}
-	return m
+	for i := range sims {
+		sims[i][i] = 0
+	}
+	return sims
 }
 
-// walk returns the rank of each sentence: the stationary distribution of a
-// random walk along the similarities.
-func walk(m matrix) []float64 {
-	n := m.n
-	totals := make([]float64, n)
-	for i := range n {
-		for j := range n {
-			totals[i] += m.at(i, j)
-		}
-	}
-	ranks, next := make([]float64, n), make([]float64, n)
-	for i := range ranks {
-		ranks[i] = 1 / float64(n)
-	}
-	for range maxRounds {
-		var loose float64 // the share of those that resemble nobody
-		for i, r := range ranks {
-			if totals[i] == 0 {
-				loose += r
-			}
-		}
-		base := (1 - damping + damping*loose) / float64(n)
-		for j := range next {
-			next[j] = base
-		}
-		for i, r := range ranks {
-			if totals[i] == 0 {
-				continue
-			}
-			share := damping * r / totals[i]
-			row := m.cell[i*n : (i+1)*n]
-			for j, s := range row {
-				next[j] += share * s
-			}
-		}
-		var moved float64
-		for i := range ranks {
-			moved += math.Abs(next[i] - ranks[i])
-		}
-		ranks, next = next, ranks
-		if moved < settled {
-			break
-		}
-	}
-	return ranks
-}
-
-// pick takes the best sentences that fit and do not repeat each other, and
-// returns them in the order of the text.
-func pick(sentences []string, ranks []float64, sims matrix, maxWords int) []string {
-	order := make([]int, len(sentences))
-	for i := range order {
+// pick takes the most central sentences that fit and do not repeat each other,
+// and returns them in the order of the text.
+func pick(sentences []string, sims [][]float64, maxWords int) []string {
+	ranks, order := make([]float64, len(sentences)), make([]int, len(sentences))
+	for i, s := range sentences {
 		order[i] = i
+		for _, sim := range sims[i] {
+			ranks[i] += sim
+		}
+		if !terminated(s) {
+			ranks[i] *= unterminated
+		}
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(ranks[b], ranks[a]) })
 	var taken []int
 	left := maxWords
 	for _, i := range order {
 		n := CountWords(sentences[i])
-		if n > left || slices.ContainsFunc(taken, func(t int) bool { return sims.at(i, t) > redundant }) {
+		if n > left || slices.ContainsFunc(taken, func(t int) bool { return sims[i][t] > redundant }) {
 			continue
 		}
 		taken = append(taken, i)
@@ -237,45 +172,19 @@ func pick(sentences []string, ranks []float64, sims matrix, maxWords int) []stri
 }
 
 // terms returns the words of a sentence as they are compared: lower case,
-// letters and digits only, three runes or more.
+// letters and digits only, three bytes or more.
 func terms(s string) []string {
-	fields := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
+	words := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
 	})
-	out := fields[:0]
-	for _, f := range fields {
-		if len(f) >= 3 {
-			out = append(out, f)
-		}
-	}
-	return out
+	return slices.DeleteFunc(words, func(w string) bool { return len(w) < 3 })
 }
 
 // CountWords returns how many words s has: runs of anything but white space.
-func CountWords(s string) int {
-	n := 0
-	in := false
-	for _, r := range s {
-		space := unicode.IsSpace(r)
-		if !space && !in {
-			n++
-		}
-		in = !space
-	}
-	return n
-}
+func CountWords(s string) int { return len(strings.Fields(s)) }
 
-// firstWords returns s up to the end of its n-th word.
+// firstWords returns the first n words of s, which is folded.
 func firstWords(s string, n int) string {
-	in := false
-	for i, r := range s {
-		space := unicode.IsSpace(r)
-		if space && in {
-			if n--; n == 0 {
-				return s[:i]
-			}
-		}
-		in = !space
-	}
-	return s
+	words := strings.Fields(s)
+	return strings.Join(words[:min(n, len(words))], " ")
 }

@@ -1,6 +1,7 @@
 package extract
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -58,9 +59,9 @@ func blocks(text string) []string {
 		case line == "", line[0] == '#', line[0] == '|', rule(line):
 			flush()
 		default:
-			if item, ok := listItem(line); ok {
+			if item := listItem.FindStringSubmatch(line); item != nil {
 				flush()
-				line = item
+				line = strings.TrimSpace(item[1])
 			}
 			line = strings.TrimLeft(line, "> ")
 			if line != "" {
@@ -77,20 +78,8 @@ func rule(line string) bool {
 	return len(line) >= 3 && strings.Trim(line, "-=*_ ") == ""
 }
 
-// listItem returns a list item's text without its marker.
-func listItem(line string) (string, bool) {
-	if len(line) > 1 && strings.ContainsRune("-*+", rune(line[0])) && line[1] == ' ' {
-		return strings.TrimSpace(line[2:]), true
-	}
-	digits := 0
-	for digits < len(line) && digits < 4 && line[digits] >= '0' && line[digits] <= '9' {
-		digits++
-	}
-	if digits > 0 && digits+1 < len(line) && (line[digits] == '.' || line[digits] == ')') && line[digits+1] == ' ' {
-		return strings.TrimSpace(line[digits+1:]), true
-	}
-	return "", false
-}
+// listItem matches a list item and captures its text without the marker.
+var listItem = regexp.MustCompile(`^(?:[-*+]|[0-9]{1,4}[.)]) (.*)`)
 
 // split appends the sentences of one folded block to out.
 func split(out []string, block string) []string {
@@ -152,9 +141,6 @@ func starts(done, rest string) bool {
 	}
 	word := done[strings.LastIndexByte(done, ' ')+1:]
 	word = strings.ToLower(strings.TrimLeft(word, "\"'([“‘*_"))
-	if abbreviations[word] {
-		return false
-	}
 	initial := len(word) == 2 && word[1] == '.' && word[0] >= 'a' && word[0] <= 'z' && word != "i." // as in "J. Smith"
-	return !initial
+	return !initial && !abbreviations[word]
 }

@@ -19,19 +19,19 @@ type play struct {
 
 	finish bool // also if the client goes
 
-	out     *out
+	out     *writer
 	service time.Time // when it got its slot
 }
 
 // run answers and reports whether the answer was whole.
 func (p *play) run() bool {
-	if p.plan.reject != nil || p.plan.page != nil || p.plan.reset {
-		p.reply()
+	if p.plan.response != nil || p.plan.reset {
+		p.respond()
 		return false
 	}
 	if err := p.s.slots.acquire(p.ctx); err != nil {
 		if errors.Is(err, errQueueFull) {
-			p.s.refuseRequest(p.w, p.rec, newError(http.StatusServiceUnavailable, "server_error", "", "overloaded", err.Error()))
+			p.rec.reject(p.w, newError(http.StatusServiceUnavailable, serverError, "", "overloaded", err.Error()))
 			return false
 		}
 		p.rec.end(p.gone())
@@ -43,8 +43,12 @@ func (p *play) run() bool {
 	p.rec.update(func(a *Attempt) {
 		a.QueueMS, a.InService = millis(p.service.Sub(p.rec.start)), inService
 	})
-	return p.answer(p.s.timing(&p.plan))
+	return p.answer(p.timing())
 }
+
+// DedupedHeader is "true" on a response whose answer was made for another
+// request with the same Idempotency-Key. The body says "deduped": true as well.
+const DedupedHeader = "X-Lab-Deduped"
 
 // copy sends an answer that another request made: at once, without a slot, and
 // only while its reader is there.
@@ -56,10 +60,6 @@ func (p *play) copy(ans answer) {
 	p.service = time.Now()
 	p.answer(timing{})
 }
-
-// DedupedHeader is "true" on a response whose answer was made for another
-// request with the same Idempotency-Key. The body says "deduped": true as well.
-const DedupedHeader = "X-Lab-Deduped"
 
 // gone says how an attempt ended whose context has ended.
 func (p *play) gone() Ended {
@@ -82,40 +82,31 @@ func (p *play) finished(whole bool) Ended {
 	return EndedFault
 }
 
-// reply gives the answers that are none and take no slot.
-func (p *play) reply() {
+// respond gives the responses that take no slot.
+func (p *play) respond() {
 	if !sleep(p.ctx, p.plan.firstByte) {
 		p.rec.end(p.gone())
 		return
 	}
-	status := 0
-	switch {
-	case p.plan.reject != nil:
-		status = p.plan.reject.status
-	case p.plan.page != nil:
-		status = http.StatusOK
+	if p.plan.response != nil {
+		p.rec.update(func(a *Attempt) { a.Status = p.plan.response.status })
 	}
-	p.rec.update(func(a *Attempt) { a.Status = status })
 	p.rec.end(p.finished(false))
-	switch {
-	case p.plan.reset:
-		reset(p.w)
-	case p.plan.reject != nil:
-		writeError(p.w, p.plan.reject)
-	default:
-		p.w.Header().Set("Content-Type", p.plan.mime)
-		_, _ = p.w.Write(p.plan.page) // a client that has gone needs no answer
+	if p.plan.reset {
+		breakConnection(p.w)
+		return
 	}
+	p.plan.response.write(p.w)
 }
 
-// reset breaks the connection with a TCP reset, or just breaks it where there
-// is no TCP.
-func reset(w http.ResponseWriter) {
+// breakConnection breaks the connection with a TCP reset, or just breaks it
+// where there is no TCP.
+func breakConnection(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	if l, ok := conn.(lingerer); ok {
+	if l, ok := conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0)
 	}
 	_ = conn.Close()
@@ -128,13 +119,13 @@ type timing struct {
 	profile Profile // for its load
 }
 
-// timing draws a request's times.
-func (s *Server) timing(p *plan) timing {
-	s.mu.Lock()
-	t := timing{s.pace.sampler.next(), s.pace.tail, s.pace.profile}
-	s.mu.Unlock()
-	if p.firstByte > 0 {
-		t.first = p.firstByte
+// timing draws the request's times.
+func (p *play) timing() timing {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	t := timing{p.s.profile.Draw(p.s.draws), p.s.tail, p.s.profile}
+	if p.plan.firstByte > 0 {
+		t.first = p.plan.firstByte
 	}
 	return t
 }
@@ -147,7 +138,7 @@ func (p *play) answer(t timing) bool {
 		p.rec.end(p.gone())
 		return false
 	}
-	p.out = newOut(p)
+	p.out = newWriter(p)
 	defer p.out.close()
 	if p.plan.headersOnly {
 		p.started()
@@ -178,7 +169,7 @@ func (p *play) answer(t timing) bool {
 	if p.out.flush() != nil {
 		p.rec.update(func(a *Attempt) { a.Ended = EndedClientGone })
 	}
-	if p.plan.cutAt > 0 && p.plan.abrupt {
+	if p.plan.abrupt {
 		panic(http.ErrAbortHandler) // breaks the connection in the middle of the body
 	}
 	return whole
@@ -186,10 +177,8 @@ func (p *play) answer(t timing) bool {
 
 func (p *play) started() { p.rec.update(func(a *Attempt) { a.Status = http.StatusOK }) }
 
-// generated counts a piece as made.
-func (p *play) generated(n int) {
-	p.rec.update(func(a *Attempt) { a.CompletionTokens += n })
-}
+// generated counts tokens as made.
+func (p *play) generated(n int) { p.rec.update(func(a *Attempt) { a.CompletionTokens += n }) }
 
 // pieces works through the answer in time and, if it is streamed, sends each
 // piece. It reports whether the end was a whole one; the error is that of the
@@ -217,16 +206,15 @@ func (p *play) pieces(t timing) (whole bool, err error) {
 		if i == 0 && p.req.stream {
 			p.started()
 		}
-		if p.plan.errorAt == i {
+		switch {
+		case p.plan.errorAt == i:
 			if p.req.stream {
 				p.out.fail()
 			}
 			return false, nil
-		}
-		if p.plan.cutAt > 0 && i >= p.plan.cutAt {
+		case p.plan.cutAt > 0 && i >= p.plan.cutAt:
 			return false, nil
-		}
-		if i >= n {
+		case i >= n:
 			p.generated(p.plan.ans.billed - n)
 			if p.req.stream {
 				p.out.end()
@@ -243,6 +231,9 @@ func (p *play) pieces(t timing) (whole bool, err error) {
 	}
 }
 
+// keepAlive is how often a comment is sent while there is nothing else.
+const keepAlive = time.Second
+
 // wait sends what is written and sleeps until due. Its error says that the
 // work is over.
 func (p *play) wait(due time.Time, first bool) error {
@@ -251,8 +242,7 @@ func (p *play) wait(due time.Time, first bool) error {
 		if d <= 0 {
 			return p.ctx.Err()
 		}
-		alive := first && p.plan.comments && p.req.stream
-		if alive {
+		if first && p.plan.comments && p.req.stream {
 			p.started()
 			p.out.comment()
 			d = min(d, keepAlive)
@@ -266,18 +256,10 @@ func (p *play) wait(due time.Time, first bool) error {
 	}
 }
 
-// keepAlive is how often a comment is sent while there is nothing else.
-const keepAlive = time.Second
-
 // sleep waits for d and reports whether it passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

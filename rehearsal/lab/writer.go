@@ -11,17 +11,20 @@ import (
 	"time"
 )
 
-// out writes one response, streamed or whole, in the form that its plan asks
+// writePatience is how long a client may take to read what is being sent.
+const writePatience = time.Minute
+
+// writer writes one answer, streamed or whole, in the form that its plan asks
 // for.
-type out struct {
+type writer struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	to     io.Writer // w, or gz over it
 	gz     *gzip.Writer
 	plan   *plan
 	stream bool
-	usage  bool // asked for
-	head   chunk
+	usage  bool  // asked for
+	head   chunk // what all chunks begin with
 	sent   int   // completion tokens
 	began  bool  // the role chunk is out
 	err    error // the first one; nothing is written after it
@@ -29,11 +32,11 @@ type out struct {
 	pending bool // something is written and not flushed
 }
 
-func newOut(p *play) *out {
-	o := &out{w: p.w, rc: http.NewResponseController(p.w), to: p.w, plan: &p.plan, stream: p.req.stream, usage: p.req.includeUsage}
+func newWriter(p *play) *writer {
+	o := &writer{w: p.w, rc: http.NewResponseController(p.w), to: p.w, plan: &p.plan, stream: p.req.stream, usage: p.req.includeUsage}
 	o.head = chunk{
 		ID: "chatcmpl-" + strings.TrimPrefix(p.rec.a.ID, "req_"), Object: "chat.completion",
-		Created: time.Now().Unix(), Model: p.req.model, Deduped: p.plan.ans.deduped,
+		Created: time.Now().Unix(), Model: p.req.model, Choices: []choice{}, Deduped: p.plan.ans.deduped,
 	}
 	h := p.w.Header()
 	h.Set("Content-Type", "application/json")
@@ -53,7 +56,7 @@ func newOut(p *play) *out {
 }
 
 // write buffers b.
-func (o *out) write(b []byte) {
+func (o *writer) write(b []byte) {
 	if o.err == nil {
 		_ = o.rc.SetWriteDeadline(time.Now().Add(writePatience)) // not every writer has one
 		_, o.err = o.to.Write(b)
@@ -63,7 +66,7 @@ func (o *out) write(b []byte) {
 
 // flush sends what is buffered, the headers at least, and returns the first
 // error there was.
-func (o *out) flush() error {
+func (o *writer) flush() error {
 	o.pending = false
 	if o.err == nil && o.gz != nil {
 		o.err = o.gz.Flush()
@@ -76,17 +79,17 @@ func (o *out) flush() error {
 }
 
 // close ends the compression, if there is one.
-func (o *out) close() {
+func (o *writer) close() {
 	if o.gz != nil && o.err == nil {
 		o.err = o.gz.Close()
 	}
 }
 
 // comment writes what an SSE reader must pass over.
-func (o *out) comment() { o.write([]byte(": keep-alive\n\n")) }
+func (o *writer) comment() { o.write([]byte(": keep-alive\n\n")) }
 
 // event writes one event of a stream.
-func (o *out) event(data []byte) {
+func (o *writer) event(data []byte) {
 	var b bytes.Buffer
 	if o.plan.comments {
 		b.WriteString(": keep-alive\n\n")
@@ -110,16 +113,27 @@ func (o *out) event(data []byte) {
 	o.write(b.Bytes())
 }
 
-// delta writes a chunk with one choice.
-func (o *out) delta(c content, finish string, padding int) {
-	ch := o.head
-	ch.Choices = []choice{{Delta: &c}}
+// choice is the one choice of a chunk or of a whole answer; an empty finish
+// reason is null.
+func (o *writer) choice(c content, finish string) []choice {
+	var ch choice
 	if finish != "" {
-		ch.Choices[0].FinishReason = &finish
+		ch.FinishReason = &finish
 	}
-	if padding > 0 {
-		ch.Padding = filler(padding)
+	if o.stream {
+		ch.Delta = &c
+	} else {
+		c.Role = "assistant"
+		ch.Message = &c
 	}
+	return []choice{ch}
+}
+
+// delta writes a chunk with one choice.
+func (o *writer) delta(c content, finish string, padding int) {
+	ch := o.head
+	ch.Choices = o.choice(c, finish)
+	ch.Padding = strings.Repeat("x", padding)
 	switch {
 	case o.plan.usageForm == usageCumulative, o.plan.usageForm == usageLast && finish != "":
 		ch.Usage = o.plan.usageFor(o.sent)
@@ -130,39 +144,33 @@ func (o *out) delta(c content, finish string, padding int) {
 }
 
 // begin writes the role chunk once.
-func (o *out) begin() {
+func (o *writer) begin() {
 	if !o.began {
 		o.began = true
-		empty := ""
-		o.delta(content{Role: "assistant", Content: &empty}, "", 0)
+		o.delta(content{Role: "assistant", Content: new("")}, "", 0)
 	}
 }
 
 // piece writes piece i of the answer.
-func (o *out) piece(i int) {
+func (o *writer) piece(i int) {
 	o.begin()
 	o.sent++
 	if o.plan.badAt > 0 && i == o.plan.badAt {
 		o.event([]byte(`{"id":"` + o.head.ID + `","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"`))
 		return
 	}
-	text := o.plan.ans.pieces[i]
 	padding := 0
 	if i == min(1, len(o.plan.ans.pieces)-1) {
 		padding = o.plan.padding
 	}
-	o.delta(o.content(text), "", padding)
+	o.delta(o.content(o.plan.ans.pieces[i]), "", padding)
 	if i == 0 && o.plan.lines > 0 {
-		block := bytes.Repeat([]byte(": x\n"), 1000)
-		for range o.plan.lines / 1000 {
-			o.write(block)
-		}
-		o.write([]byte("\n"))
+		o.write(append(bytes.Repeat([]byte(": x\n"), o.plan.lines), '\n'))
 	}
 }
 
 // content puts text where the plan wants it.
-func (o *out) content(text string) content {
+func (o *writer) content(text string) content {
 	switch {
 	case o.plan.reasoning == "reasoning":
 		return content{Reasoning: text}
@@ -175,66 +183,62 @@ func (o *out) content(text string) content {
 }
 
 // end writes how a stream ends.
-func (o *out) end() {
+func (o *writer) end() {
 	if o.plan.empty {
 		return // a body without a byte
 	}
 	o.begin()
 	o.sent = o.plan.ans.billed
 	if o.plan.toolCall {
-		o.delta(content{ToolCalls: []toolCall{newToolCall()}}, "", 0)
+		o.delta(content{ToolCalls: summaryTool}, "", 0)
 	}
 	o.delta(content{}, o.plan.ans.finish, 0)
 	if o.plan.usageForm == usageChunk || (o.usage && o.plan.usageForm == usageAsked) {
 		ch := o.head
-		ch.Choices = []choice{}
 		ch.Usage = o.plan.usageFor(o.sent)
 		o.event(marshal(ch))
 	}
 	o.done()
 }
 
-func (o *out) done() {
+func (o *writer) done() {
 	if !o.plan.noDone {
 		o.event([]byte("[DONE]"))
 	}
 }
 
 // fail writes an error object where an event was due.
-func (o *out) fail() {
-	o.event(o.errorObject())
+func (o *writer) fail() {
+	o.event(o.failure())
 	o.done()
 }
 
-func (o *out) errorObject() []byte {
-	if o.plan.errBare {
-		return marshal(struct {
-			Error *apiError `json:"error"`
-		}{midError()})
+// failure is the error object in the place of an answer, or of the rest of it.
+func (o *writer) failure() []byte {
+	e := newError(http.StatusOK, serverError, "", "upstream_error", "The upstream model failed.")
+	if o.plan.errorBare {
+		return marshal(errorObject{e})
 	}
 	ch := o.head
-	ch.Choices = []choice{}
-	ch.Error = midError()
+	ch.Error = e
 	if at := o.plan.errorAt; at > 0 {
-		finish, text := "error", ""
-		if o.stream {
-			ch.Choices = []choice{{Delta: &content{Content: &text}, FinishReason: &finish}}
-		} else {
+		text := ""
+		if !o.stream {
 			text = strings.Join(o.plan.ans.pieces[:min(at, len(o.plan.ans.pieces))], "")
-			ch.Choices = []choice{{Message: &content{Role: "assistant", Content: &text}, FinishReason: &finish}}
 		}
+		ch.Choices = o.choice(content{Content: &text}, "error")
 	}
 	return marshal(ch)
 }
 
 // body writes a whole answer.
-func (o *out) body() {
+func (o *writer) body() {
 	var data []byte
 	switch {
 	case o.plan.empty:
 		return
 	case o.plan.errorAt >= 0:
-		data = o.errorObject()
+		data = o.failure()
 	default:
 		data = o.completion()
 	}
@@ -242,45 +246,34 @@ func (o *out) body() {
 	if o.plan.cutAt > 0 || o.plan.badAt > 0 {
 		data = data[:whole*2/3]
 	}
-	for range o.plan.lines / 1000 {
-		o.write(bytes.Repeat([]byte("\n"), 1000)) // white space is as empty in JSON as a comment is in SSE
+	switch {
+	case o.plan.abrupt: // promises what does not come
+		o.w.Header().Set("Content-Length", strconv.Itoa(whole))
+	case !o.plan.gzip && o.plan.lines == 0 && o.plan.cutAt == 0:
+		o.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	}
-	if !o.plan.gzip && o.plan.lines == 0 && (o.plan.cutAt == 0 || o.plan.abrupt) {
-		n := len(data)
-		if o.plan.abrupt {
-			n = whole
-		}
-		o.w.Header().Set("Content-Length", strconv.Itoa(n))
-	}
+	// White space is as empty in JSON as a comment is in SSE.
+	o.write(bytes.Repeat([]byte("\n"), o.plan.lines))
 	o.write(data)
 }
 
-func (o *out) completion() []byte {
+func (o *writer) completion() []byte {
 	p := o.plan
-	text := strings.Join(p.ans.pieces, "")
-	msg := o.content(text)
-	msg.Role = "assistant"
-	if msg.Content == nil && !p.refusal {
-		empty := ""
-		msg.Content = &empty
-	}
-	if p.toolCall {
-		msg.Content = nil
-		msg.ToolCalls = []toolCall{newToolCall()}
+	msg := o.content(strings.Join(p.ans.pieces, ""))
+	switch {
+	case p.toolCall:
+		msg = content{ToolCalls: summaryTool}
+	case msg.Content == nil && !p.refusal:
+		msg.Content = new("")
 	}
 	ch := o.head
-	ch.Choices = []choice{{Message: &msg, FinishReason: &p.ans.finish}}
-	if p.padding > 0 {
-		ch.Padding = filler(p.padding)
-	}
+	ch.Choices = o.choice(msg, p.ans.finish)
+	ch.Padding = strings.Repeat("x", p.padding)
 	if p.usageForm != usageNever {
 		ch.Usage = p.usageFor(p.ans.billed)
 	}
 	return marshal(ch)
 }
 
-func newToolCall() toolCall {
-	t := toolCall{ID: "call_lab_1", Type: "function"}
-	t.Function.Name, t.Function.Arguments = "save_summary", `{"title":"summary"}`
-	return t
-}
+// summaryTool is the tool call of an answer that is nothing else.
+var summaryTool = []toolCall{{ID: "call_lab_1", Type: "function", Function: toolFunction{"save_summary", `{"title":"summary"}`}}}
