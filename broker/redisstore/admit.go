@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -56,46 +57,147 @@ func (s *Store) giveUpAfter() time.Duration { return s.timeout - min(10*time.Mil
 // ends it; the sweep ends it long before.
 const recordExtra = time.Hour
 
-// Admit offers jobs to the pools, in order, in one atomic step. The caller
-// fills in nothing but the numbers of the rule; what comes back is enough to
-// repeat the decision with [slackgate.Decide].
-func (s *Store) Admit(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer) (broker.OfferResults, error) {
-	return s.AdmitInTurn(ctx, flags, policy, offers, func() error { return nil })
+// admitHead is what admit.lua is told of a call, by these names.
+type admitHead struct {
+	Books        string `json:"books"`
+	FlagsVersion int64  `json:"flags_version"`
+	// FlagsUntilMS is the instant until which the flags apply; 0: no end.
+	FlagsUntilMS int64 `json:"flags_until_ms"`
+	// RecordExtraMS is how long a record outlives its job's deadline, KeepMS how
+	// long an ended job stays.
+	RecordExtraMS int64       `json:"record_extra_ms"`
+	KeepMS        int64       `json:"keep_ms"`
+	Pools         []admitPool `json:"pools"`
+	// Terms are admitTerms. Many jobs of a call have the same.
+	Terms []json.RawMessage `json:"terms"`
+	Jobs  []admitJob        `json:"jobs"`
 }
 
-// AdmitInTurn is Admit that asks turn when everything is ready to be sent. turn
-// may wait; an error of it is returned, and nothing was sent.
+type admitPool struct {
+	Limit int `json:"limit"`
+	// Released is the pool's counter when the ladder was built.
+	Released int64 `json:"released"`
+	// Refused counts, by producer, what was refused without asking here.
+	Refused map[string]int64 `json:"refused,omitempty"`
+}
+
+// admitTerms are what a job is offered under.
+type admitTerms struct {
+	// Mode is miss (book a miss, offer nothing), again (a claimed job, held under
+	// Fence) or move (a waiting one); absent: it is new.
+	Mode      string `json:"mode,omitempty"`
+	Fence     string `json:"fence,omitempty"`
+	LeftMS    int64  `json:"left_ms"`
+	ReserveMS int64  `json:"reserve_ms"`
+	// Budget and Quota are there where one binds the job.
+	Budget *admitBudget `json:"budget,omitempty"`
+	Quota  *admitQuota  `json:"quota,omitempty"`
+	Places []admitPlace `json:"places"`
+}
+
+// admitBudget is the most that a job may cost, and what may be booked already for
+// paid to take it; absent: any amount.
+type admitBudget struct {
+	CostMicro      int64  `json:"cost_micro"`
+	MostOfProducer *int64 `json:"most_of_producer,omitempty"`
+	MostOfClass    *int64 `json:"most_of_class,omitempty"`
+}
+
+// admitQuota is what a producer may submit: the time between two submissions and
+// how far ahead of it they may come, and how many unfinished jobs there may be; 0:
+// as it likes.
+type admitQuota struct {
+	IntervalUS  int64 `json:"interval_us"`
+	ToleranceUS int64 `json:"tolerance_us"`
+	MaxInFlight int64 `json:"max_in_flight"`
+}
+
+// admitPlace is one of slackgate's bounds. A maximum that is absent bounds nothing:
+// what is not written is not read, and every call has many.
+type admitPlace struct {
+	Path          string `json:"path"`
+	MaxInFlight   *int64 `json:"max_in_flight,omitempty"`
+	MaxAgeMS      *int64 `json:"max_age_ms,omitempty"`
+	MaxClassAgeMS *int64 `json:"max_class_age_ms,omitempty"`
+	NeedMS        int64  `json:"need_ms,omitempty"`
+	PlusAge       bool   `json:"plus_age,omitempty"`
+	// First is the first rung of the ladder that binds, counted from 1, and
+	// FirstMax what that rung allows this job; absent: the ladder does not bind.
+	First    int   `json:"first,omitempty"`
+	FirstMax int64 `json:"first_max,omitempty"`
+}
+
+// bound is a maximum as a place has it.
+func bound(n int64) *int64 {
+	if n == slackgate.Unbounded {
+		return nil
+	}
+	return &n
+}
+
+type admitJob struct {
+	ID       string `json:"id"`
+	Class    string `json:"class"`
+	Producer string `json:"producer"`
+	// Terms is the number of its terms, counted from 1.
+	Terms int `json:"terms"`
+	// Key is where its idempotency key is kept, and Hash that of its body.
+	Key  string `json:"key,omitempty"`
+	Hash string `json:"hash,omitempty"`
+	// Batch, Line and At are its line's batch, name and place.
+	Batch string `json:"batch,omitempty"`
+	Line  string `json:"line,omitempty"`
+	At    int64  `json:"at,omitempty"`
+}
+
+// AdmitInTurn offers jobs to the pools, in order, in one atomic step. The caller
+// fills in nothing but the numbers of the rule; what comes back is enough to
+// repeat the decision with [slackgate.Decide]. It asks turn when everything is
+// ready to be sent. turn may wait; an error of it is returned, and nothing was
+// sent.
 func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer, turn func() error) (broker.OfferResults, error) {
-	args := make([]any, 1, 16+8*len(offers))
-	args = append(args, s.books, recordExtra.Milliseconds(), flags.Version, flags.ValidUntilAtMS(s.NowMS()), len(offers))
+	head := admitHead{
+		Books: s.books, FlagsVersion: flags.Version, FlagsUntilMS: flags.ValidUntilAtMS(s.NowMS()),
+		RecordExtraMS: recordExtra.Milliseconds(), KeepMS: s.keepMS, Terms: []json.RawMessage{}, Jobs: make([]admitJob, len(offers)),
+	}
+	args := make([]any, 2, 2+2*len(slackgate.Paths)+2*len(offers))
 	for _, path := range slackgate.Paths {
 		p := &policy[path]
 		if p.Rungs == "" && p.Ladder != nil {
 			p.Rungs = string(p.Ladder.AppendRungs(nil))
 		}
-		args = append(args, p.Limit, p.Released, p.Rungs, p.Levels, len(p.Refused))
-		for producer, n := range p.Refused {
-			args = append(args, producer, n)
-		}
+		head.Pools = append(head.Pools, admitPool{p.Limit, p.Released, p.Refused})
+		args = append(args, p.Rungs, p.Levels)
 	}
-	var terms []byte
 	for i := range offers {
 		o := &offers[i]
+		terms, err := json.Marshal(termsOf(o))
+		if err != nil {
+			return broker.OfferResults{}, err
+		}
+		if n := len(head.Terms); n == 0 || !bytes.Equal(terms, head.Terms[n-1]) {
+			head.Terms = append(head.Terms, terms)
+		}
+		head.Jobs[i] = admitJob{ID: o.Job.ID, Class: o.Job.Class, Producer: o.Job.Producer, Terms: len(head.Terms)}
+		if j := &head.Jobs[i]; o.Job.Key.Value != "" {
+			j.Key, j.Hash = storedKey(o.Job.Producer, o.Job.Key), o.Job.Key.BodyHash
+		}
+		if j, place := &head.Jobs[i], &o.Job.Place; place.Batch != "" {
+			j.Batch, j.Line, j.At = place.Batch, place.Line, place.At
+		}
 		spec, err := json.Marshal(&o.Job.Spec)
 		if err != nil {
 			return broker.OfferResults{}, err
 		}
-		terms, text := appendTerms(terms[:0], o, s.keepMS), ""
+		text := ""
 		if o.Claim == nil && !o.Move { // of a job on record the text is where it was
 			text = storedText(o.Job)
 		}
-		args = append(args, o.Job.ID, o.Job.Class, o.Job.Producer, string(terms), spec, text)
-		if o.Job.Key.Value != "" {
-			args = append(args, storedKey(o.Job.Producer, o.Job.Key), o.Job.Key.BodyHash)
-		}
-		if o.Job.Place.Batch != "" {
-			args = append(args, o.Job.Place.Batch, o.Job.Place.Line, o.Job.Place.At)
-		}
+		args = append(args, spec, text)
+	}
+	var err error
+	if args[1], err = json.Marshal(&head); err != nil {
+		return broker.OfferResults{}, err
 	}
 	if err := turn(); err != nil {
 		return broker.OfferResults{}, err
@@ -165,58 +267,46 @@ func readPool(r *reply, capacity int, p broker.PoolPolicy) slackgate.PoolState {
 	return st
 }
 
-// appendTerms writes down what a job is offered under, as the script reads it.
-func appendTerms(out []byte, o *broker.Offer, keepMS int64) []byte {
-	mode, fence := "new", int64(0)
+func termsOf(o *broker.Offer) admitTerms {
+	t := admitTerms{LeftMS: o.LeftMS, ReserveMS: o.ReserveMS, Places: make([]admitPlace, 0, len(o.Bounds))}
 	switch {
 	case o.Claim != nil:
-		mode, fence = "again", o.Claim.Fence
+		t.Mode, t.Fence = "again", strconv.FormatInt(o.Claim.Fence, 10)
 	case o.Move:
-		mode = "move"
+		t.Mode = "move"
 	case o.Miss:
-		mode = "miss"
+		t.Mode = "miss"
 	}
-	out = append(out, mode...)
-	number := func(n int64) { out = strconv.AppendInt(append(out, ' '), n, 10) }
-	mark := func(set bool) { number(int64(bit(set))) }
-	for _, n := range [...]int64{fence, o.LeftMS, o.ReserveMS, o.SlackMS(), o.LeftMS + keepMS} {
-		number(n)
-	}
-	mark(o.Job.Key.Value != "")
-	mark(o.Job.Place.Batch != "")
-	budgeted := o.Budgeted()
-	if mark(budgeted); budgeted {
-		number(min(max(o.CostMicro, 0), slackgate.MaxBudgetMicro+1))
-		for i := range o.Budgets {
-			if b := &o.Budgets[i]; b.Set {
-				number(b.MaxBooked(o.CostMicro))
-			} else {
-				out = append(out, " -"...)
+	if o.Budgeted() {
+		most := func(b *slackgate.Budget) *int64 {
+			if !b.Set {
+				return nil
 			}
+			return new(b.MaxBooked(o.CostMicro))
+		}
+		t.Budget = &admitBudget{
+			CostMicro:      min(max(o.CostMicro, 0), slackgate.MaxBudgetMicro+1),
+			MostOfProducer: most(&o.Budgets[slackgate.ProducerBudget]), MostOfClass: most(&o.Budgets[slackgate.ClassBudget]),
 		}
 	}
-	q := &o.Quota
-	if mark(q.Limited()); q.Limited() {
-		number(q.IntervalUS)
-		number(q.ToleranceUS)
-		number(q.MaxInFlight)
+	if q := &o.Quota; q.Limited() {
+		t.Quota = &admitQuota{q.IntervalUS, q.ToleranceUS, int64(q.MaxInFlight)}
 	}
 	for i := range o.Bounds {
 		b := &o.Bounds[i]
-		path := "-"
-		if b.Path != slackgate.Reject {
-			path = b.Path.String()
+		if b.Path == slackgate.Reject {
+			continue
 		}
-		out = append(append(out, ' '), path...)
-		for _, n := range [...]int64{b.MaxInFlight, b.MaxQueueAgeMS, b.MaxClassQueueAgeMS, b.NeedMS} {
-			number(n)
+		place := admitPlace{
+			Path: b.Path.String(), MaxInFlight: bound(b.MaxInFlight), MaxAgeMS: bound(b.MaxQueueAgeMS),
+			MaxClassAgeMS: bound(b.MaxClassQueueAgeMS), NeedMS: b.NeedMS, PlusAge: b.NeedAddsAge,
 		}
-		mark(b.NeedAddsAge)
-		mark(b.Laddered)
-		number(int64(b.First + 1))
-		number(b.FirstMax)
+		if b.Laddered {
+			place.First, place.FirstMax = b.First+1, b.FirstMax
+		}
+		t.Places = append(t.Places, place)
 	}
-	return out
+	return t
 }
 
 func bit(b bool) int {

@@ -119,6 +119,9 @@ func (s *Store) openSpend(ctx context.Context, row *broker.SpendRow, fence strin
 	return nil
 }
 
+// settleArgs is how many arguments a script takes for each attempt to settle.
+const settleArgs = 14
+
 func (s *Store) appendSettlements(args []any, rows []broker.SpendRow) ([]any, error) {
 	for i := range rows {
 		row := &rows[i]

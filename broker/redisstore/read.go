@@ -40,7 +40,7 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.Poo
 }
 
 // demandFadesMS is how long submissions count, on average, in what a producer
-// wants; the scripts hold the same number.
+// wants.
 const demandFadesMS = 30_000
 
 // readDemands reads what producers want. What fades is divided by what a

@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"embed"
+	"fmt"
+
+	"leeway/slackgate"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -44,11 +47,15 @@ func load(name string) *redis.Script {
 	return redis.NewScript(layoutHead(LayoutVersion, layoutReads, layoutOpenTo) + body(name))
 }
 
+// constants are the numbers that a script and the code beside it both go by.
+var constants = fmt.Sprintf("local const = { rung_digits = %d, demand_fades_ms = %d, settle_args = %d }\n",
+	slackgate.RungDigits, demandFadesMS, settleArgs)
+
 func body(name string) string {
 	if name == "agree" {
-		return source("common") + source("shards") + source("layout") + source(name)
+		return constants + source("common") + source("shards") + source("layout") + source(name)
 	}
-	return source("common") + source("layout") + source(name)
+	return constants + source("common") + source("layout") + source(name)
 }
 
 func source(name string) string {

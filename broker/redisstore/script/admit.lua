@@ -1,66 +1,42 @@
--- Offer jobs to the pools, many in one step and in order. Every number that is
--- compared was computed by the gate's rule in Go; here are only comparisons.
+-- Offer jobs to the pools, many in one step and in order. Every number that is compared was computed by the gate's rule
+-- in Go; here are only comparisons.
 --
--- ARGV: give_up_at, books, record_extra_ms, flags version, instant until which the flags hold (0: no
--- end), number of jobs, then for paid and for free:
---   limit, released (the counter when the ladder was built), the rungs: at (-1 on the last), max and wait of each,
---   rung_digits characters a number, and in the same way how many unfinished jobs due before each rung's mark one
---   producer may have ('': any number),
---   number of producers whose submissions were refused without asking here, then name and count of each
--- then per job:
---   id, class, producer, terms, spec, text, and as the terms say: key ('1': idempotency key and hash of the body follow),
---   line ('1': batch, name and place of the job's line there follow)
--- Terms are words with a blank between them, '-' for none. Many jobs of a call have the same, so that they are read once:
---   mode, fence, deadline_ms, reserve_ms, slack, lifetime of the key, key, line, where mode is 'new', 'miss'
---   (book a miss, offer nothing), 'again' (a claimed job, held under fence, that needs another pool) or 'move'
---   (a waiting job whose pool is being drained),
---   1 if budgets bind it, else 0; if so: the most it may cost, and what may be booked already of its producer's and
---   of its class's budget (- for none) for paid to take it,
---   1 if its producer is limited, else 0; if so: the time between two submissions and how far ahead of it they may
---   come, in microseconds (0, 0: as they like), and how many unfinished jobs there may be (0: any number),
---   then for two places:
---   path (- for none), max_inflight, max_age, max_class_age, need, need_plus_age,
---   laddered, first rung that binds, what that rung allows this job
+-- ARGV[1]  the instant from which the caller has stopped waiting; 0: none
+-- ARGV[2]  the head in JSON: the type admitHead in admit.go names its fields
+-- ARGV[3], ARGV[4]  the paid pool's rungs, and the producers' levels on them ('': any number of jobs), as
+--          slackgate.Ladder.AppendRungs and slackgate.Shares.AppendLevels write them; ARGV[5], ARGV[6] the free pool's
+-- ARGV[7], ARGV[8] and so on: spec and text of each job
+--
 -- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
--- or {now, 'ok', capacity of paid, of free}, then per job the path that took it
--- ('' for none, 'same' or 'conflict' where the key is bound already, to this body or to another, 'gone' where the
--- batch was cancelled), 1 if it needs a ticket (a slot is free that no job waits for), the id of the
--- job that the key is bound to, per pool: waiting, running, age, class age, ahead, broken rung, waiting jobs on it, with
--- levels the rung on which the producer has its share and its jobs there; and
--- where budgets bind the job, what was spent and reserved of its producer's, then of its class's; where its producer is
--- limited, how far ahead it is in microseconds and its unfinished jobs.
-local a = 1
-local function arg() a = a + 1; return ARGV[a - 1] end
-local function num() return tonumber(arg()) end
-
-local now = now_ms()
-local give_up, books, extra = num(), arg(), num()
-local flags_version, flags_until, jobs = num(), num(), num()
-if give_up > 0 and now > give_up then return { now, 'stale' } end
+-- or {now, 'ok', capacity of paid, of free}, then what is said of each job: see begin_reply and end_reply.
+local now, now_int = now_ms(), nil
+now_int = int(now)
+local give_up_at, head = tonumber(ARGV[1]), cjson.decode(ARGV[2])
+local books = head.books
+if give_up_at > 0 and now > give_up_at then return { now, 'stale' } end
 local counters = redis.call('MGET', P .. ':flags:version', P .. ':released:paid', P .. ':released:free')
-if tonumber(counters[1] or '0') ~= flags_version or
-    (flags_until > 0 and now >= flags_until) then
+if tonumber(counters[1] or '0') ~= head.flags_version or
+    (head.flags_until_ms > 0 and now >= head.flags_until_ms) then
   return { now, 'flags' }
 end
 
+local pool_names = { 'paid', 'free' }
 local wanted = { paid = {}, free = {} } -- what producers asked of the pools in this call, or since the last
 local function want(pool, producer, n) wanted[pool][producer] = (wanted[pool][producer] or 0) + n end
 
-local rung_digits = 16
 local pools = {}
-for i, name in ipairs({ 'paid', 'free' }) do
-  local p = { name = name, limit = num(), rungs = {}, class_age = {}, admitted = 0 }
-  local at_build = num()
-  p.ladder, p.levels = arg(), arg()
-  for _ = 1, num() do want(name, arg(), num()) end
-  p.last = #p.ladder / (3 * rung_digits)
-  p.capacity = math.min(p.limit, live_slots(name, now))
+for i, name in ipairs(pool_names) do
+  local given = head.pools[i]
+  local p = { name = name, rungs = {}, class_age = {}, admitted = 0, ladder = ARGV[2 * i + 1], levels = ARGV[2 * i + 2] }
+  for producer, n in pairs(given.refused or {}) do want(name, producer, n) end
+  p.last = #p.ladder / (3 * const.rung_digits)
+  p.capacity = math.min(given.limit, live_slots(name, now))
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
   p.running = redis.call('ZCARD', P .. ':running:' .. name)
   p.free = p.capacity - p.running
   -- A worker that came free since the ladder was built has taken a place on it:
   -- the next job's start was counted on that very worker.
-  if p.last > 0 then p.running = p.running + math.max(0, tonumber(counters[i + 1] or '0') - at_build) end
+  if p.last > 0 then p.running = p.running + math.max(0, tonumber(counters[i + 1] or '0') - given.released) end
   p.age = age_of(P .. ':age:' .. name, now)
   p.width = p.levels == '' and 7 or 9 -- of what is said of it to each job
   pools[name] = p
@@ -77,8 +53,8 @@ end
 local function rung_at(p, i)
   local r = p.rungs[i]
   if not r then
-    local from = (i - 1) * 3 * rung_digits
-    local function number(n) return tonumber(string.sub(p.ladder, from + n * rung_digits + 1, from + (n + 1) * rung_digits)) end
+    local from = (i - 1) * 3 * const.rung_digits
+    local function number(n) return tonumber(string.sub(p.ladder, from + n * const.rung_digits + 1, from + (n + 1) * const.rung_digits)) end
     r = { at = number(0), max = number(1), wait = number(2) }
     p.rungs[i] = r
   end
@@ -155,7 +131,7 @@ local function over_share(p, producer, first)
   write(live_key(p.name, producer))
   local all = live_jobs(p.name, producer, now)
   for i = first, p.last do
-    local level = tonumber(string.sub(p.levels, (i - 1) * rung_digits + 1, i * rung_digits))
+    local level = tonumber(string.sub(p.levels, (i - 1) * const.rung_digits + 1, i * const.rung_digits))
     if all + 1 <= level then return 0, 0 end
     local n, at = all, rung_at(p, i).at
     if at >= 0 then n = live_jobs(p.name, producer, now, '(' .. int(now + at)) end
@@ -167,7 +143,7 @@ end
 -- places in the order of arrival, taken for all the jobs at once: one left over does no harm
 local last_seq
 local function next_seq()
-  last_seq = (last_seq or redis.call('INCRBY', P .. ':seq', int(jobs)) - jobs) + 1
+  last_seq = (last_seq or redis.call('INCRBY', P .. ':seq', int(#head.jobs)) - #head.jobs) + 1
   return int(last_seq)
 end
 
@@ -177,46 +153,24 @@ local function booked(field)
   return tonumber(redis.call('HGET', spent_today, field) or '0'), tonumber(redis.call('HGET', P .. ':budget:reserved', field) or '0')
 end
 
--- whether a producer's rate allows this submission; if so, it is counted
+-- Whether a producer's rate allows this submission, and how far ahead of it the producer is in microseconds. One that is
+-- allowed is counted.
 local function in_rate(quota, producer)
   local key, now_us = P .. ':rate:' .. producer, now * 1000
   local used_until = math.max(tonumber(redis.call('GET', key) or '0'), now_us)
-  quota.ahead = used_until - now_us
-  if quota.ahead > quota.tolerance then return false end
-  local next_us = used_until + quota.interval
+  local ahead = used_until - now_us
+  if ahead > quota.tolerance_us then return false, ahead end
+  local next_us = used_until + quota.interval_us
   redis.call('SET', key, int(next_us), 'PX', int(math.ceil((next_us - now_us) / 1000)))
-  return true
+  return true, ahead
 end
 
--- terms are read once for all the jobs that have the same
-local known_terms = {}
-local function terms_of(text)
-  local t = known_terms[text]
-  if t then return t end
-  local words, n, w = {}, 0, 0
-  for word in string.gmatch(text, '%S+') do
-    n = n + 1
-    words[n] = word
-  end
-  local function word()
-    w = w + 1
-    return words[w]
-  end
-  local function number() return tonumber(word()) end
-  t = { mode = word(), fence = word(), deadline_ms = number(), reserve = number(), slack = number(), idem_ttl = number(),
-    key = word() == '1', line = word() == '1', places = {} }
-  if word() == '1' then t.budget = { cost = number(), most = { number(), number() } } end
-  if word() == '1' then t.quota = { interval = number(), tolerance = number(), max = number() } end
-  for place = 1, 2 do
-    local b = { path = word(), max_inflight = number(), max_age = number(), max_class_age = number(), need = number(),
-      plus_age = word() == '1', laddered = word() == '1', first = number(), first_max = number() }
-    if b.path ~= '-' then t.places[#t.places + 1] = b end
-  end
-  local deadline = now + t.deadline_ms
-  t.deadline, t.deadline_int, t.reserve_int, t.urgency = deadline, int(deadline), int(t.reserve), int(deadline - t.reserve)
-  t.ttl, t.idem_ttl_int = int(t.deadline_ms + extra), int(t.idem_ttl + extra)
-  known_terms[text] = t
-  return t
+-- What follows from terms and from now is worked out once for all the jobs that are offered under them.
+for _, t in ipairs(head.terms) do
+  local deadline = now + t.left_ms
+  t.mode, t.slack_ms = t.mode or 'new', t.left_ms - t.reserve_ms
+  t.deadline, t.deadline_int, t.reserve_int = deadline, int(deadline), int(t.reserve_ms)
+  t.urgency, t.ttl, t.keep = int(deadline - t.reserve_ms), int(t.left_ms + head.record_extra_ms), t.left_ms + head.keep_ms
 end
 
 -- a text as JSON; the same few come again and again
@@ -236,7 +190,7 @@ local function promise_of(t, need, age, wait, seq, class, producer, batch)
   if t.need ~= need or t.age ~= age or t.wait ~= wait then
     t.need, t.age, t.wait = need, age, wait
     t.admission = string.format(',"admission":{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}}',
-      t.slack, need, age, wait)
+      t.slack_ms, need, age, wait)
   end
   if batch then return t.promise .. seq .. ',"batch":' .. cjson.encode(batch) .. t.admission end
   return t.promise .. seq .. t.admission
@@ -253,164 +207,229 @@ local function batch_of(id)
   return b
 end
 
-local pool_names = { 'paid', 'free' }
-local now_int = int(now)
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out, told = { now, 'ok', pools.paid.capacity, pools.free.capacity }, 4 -- the reply, and how much of it is there
-while a <= #ARGV do
-  local id, class, producer, t, spec, text = arg(), arg(), arg(), terms_of(arg()), arg(), arg()
-  local mode, fence, slack, idem_ttl = t.mode, t.fence, t.slack, t.idem_ttl
-  local idem, hash, batch, line, place_at = '', '', '', '', 0
-  if t.key then idem, hash = arg(), arg() end
-  if t.line then batch, line, place_at = arg(), arg(), num() end
-  local budget
-  if t.budget then
-    budget = { cost = t.budget.cost, fits = true, seen = {} }
-    for i, field in ipairs(budget_fields(class, producer)) do
-      local most, spent, reserved = t.budget.most[i], booked(field)
-      if most and spent + reserved > most then budget.fits = false end
-      budget.seen[#budget.seen + 1] = spent
-      budget.seen[#budget.seen + 1] = reserved
-    end
+
+-- A job on its way through here is a table o: job and t (its terms) are what the head says of it, spec and text what is
+-- kept of it. mode is what is to be done with it, at first that of its terms:
+--   new   a submission: it is put on record if a pool takes it
+--   miss  one without slack: a miss is booked, nothing is offered
+--   again a claimed job, held under a fence, that needs another pool
+--   move  a waiting job whose pool is being drained
+-- and in the end, where nothing is to be done: bound, gone, over or fenced. took is what is said of it: the path that took
+-- it, '' for none, or why it was not offered.
+
+-- A key whose job is off the record names nothing any more.
+local function look_up_key(o)
+  local job = o.job
+  if not job.key then return end
+  local bound = redis.call('GET', P .. ':idem:' .. job.key)
+  if not bound then return end
+  local hash, id = string.sub(bound, 1, #job.hash), string.sub(bound, #job.hash + 2)
+  if redis.call('EXISTS', P .. ':job:' .. id) == 0 then return end
+  o.mode, o.bound_to, o.took = 'bound', id, hash == job.hash and 'same' or 'conflict'
+end
+
+local function look_up_batch(o)
+  if o.job.batch and o.took == '' and batch_of(o.job.batch).cancelled then o.mode, o.took = 'gone', 'gone' end
+end
+
+-- what is booked already under the budgets that bind the job, and whether it still fits
+local function look_up_budget(o)
+  local budget = o.t.budget
+  if not budget then return end
+  o.booked, o.fits = {}, true
+  local most = { budget.most_of_producer, budget.most_of_class }
+  for i, field in ipairs(budget_fields(o.job.class, o.job.producer)) do
+    local spent, reserved = booked(field)
+    if most[i] and spent + reserved > most[i] then o.fits = false end
+    o.booked[2 * i - 1], o.booked[2 * i] = spent, reserved
   end
-  local quota
-  if t.quota then quota = { interval = t.quota.interval, tolerance = t.quota.tolerance, max = t.quota.max, ahead = 0, live = 0 } end
-  local took, bound_to, ticket = '', '', 0
-  if idem ~= '' then
-    local bound = redis.call('GET', P .. ':idem:' .. idem)
-    -- a key whose job is off the record names nothing any more
-    if bound and redis.call('EXISTS', P .. ':job:' .. string.sub(bound, #hash + 2)) == 1 then
-      mode, bound_to = 'bound', string.sub(bound, #hash + 2)
-      if string.sub(bound, 1, #hash) == hash then took = 'same' else took = 'conflict' end
-    end
+end
+
+-- hold a submission to what its producer may submit
+local function look_up_quota(o)
+  local quota, producer = o.t.quota, o.job.producer
+  o.rate_ahead, o.live = 0, 0
+  if not quota or (o.mode ~= 'new' and o.mode ~= 'miss') then return end
+  if quota.interval_us > 0 then
+    local fits
+    fits, o.rate_ahead = in_rate(quota, producer)
+    if not fits then o.mode = 'over' end
   end
-  if batch ~= '' and took == '' and batch_of(batch).cancelled then
-    mode, took = 'gone', 'gone'
+  if quota.max_in_flight > 0 and o.mode == 'new' then
+    write(live_key('paid', producer))
+    write(live_key('free', producer))
+    o.live = live_jobs('paid', producer, now) + live_jobs('free', producer, now)
+    if o.live >= quota.max_in_flight then o.mode = 'over' end
   end
-  if quota and (mode == 'new' or mode == 'miss') then
-    if quota.interval > 0 and not in_rate(quota, producer) then mode = 'over' end
-    if quota.max > 0 and mode == 'new' then
-      write(live_key('paid', producer))
-      write(live_key('free', producer))
-      quota.live = live_jobs('paid', producer, now) + live_jobs('free', producer, now)
-      if quota.live >= quota.max then mode = 'over' end
-    end
-  end
-  local held
-  if mode == 'again' then
-    held = record(id)
-    if not held or held.state ~= 'running' or held.fence ~= fence or held.cancel == '1' then mode = 'fenced' end
-  elseif mode == 'move' then
-    held = record(id)
-    if not held or held.state ~= 'waiting' then mode = 'fenced' end
-  end
-  local said = told + 1 -- where this job's part of the reply begins
-  out[said], out[said + 1], out[said + 2] = '', 0, ''
+end
+
+-- a job on record must still be what the caller thinks it is
+local function look_up_record(o)
+  if o.mode ~= 'again' and o.mode ~= 'move' then return end
+  local r = record(o.job.id)
+  local is = r and (o.mode == 'move' and r.state == 'waiting' or
+      o.mode == 'again' and r.state == 'running' and r.fence == o.t.fence and r.cancel ~= '1')
+  if is then o.held = r else o.mode = 'fenced' end
+end
+
+-- What is said of a job: took, 1 if it needs a ticket (a slot is free that no job waits for), the id of the job that its
+-- key is bound to; per pool waiting, running, age, age of the class, jobs ahead, broken rung, waiting jobs on it, and with
+-- levels the rung on which the producer has its share and its jobs there; where budgets bind the job, what was spent and
+-- reserved of its producer's, then of its class's; where its producer is limited, how far ahead of its rate it is in
+-- microseconds and its unfinished jobs.
+local function begin_reply(o)
+  o.said = told + 1
   told = told + 3
   for _, name in ipairs(pool_names) do
     local p = pools[name]
     p.said = told
-    out[told + 1], out[told + 2], out[told + 3], out[told + 4] = p.waiting, p.running, p.age, class_age(p, class)
+    out[told + 1], out[told + 2], out[told + 3], out[told + 4] = p.waiting, p.running, p.age, class_age(p, o.job.class)
     for i = told + 5, told + p.width do out[i] = 0 end
     told = told + p.width
   end
-  local refused = {}
-  for _, b in ipairs(t.places) do
-    local path, need, laddered, first = b.path, b.need, b.laddered, b.first
-    if took == '' and (mode == 'new' or held and mode ~= 'fenced') then
-      local p = pools[path]
-      local s = p.said
-      local wait = 0
-      if b.plus_age then need = need + p.age end
-      local ok = p.capacity > 0 and p.waiting + p.running < b.max_inflight and
-          p.age < b.max_age and class_age(p, class) < b.max_class_age
-      if laddered then
-        out[s + 5] = ahead_of(p, slack)
-        out[s + 6], out[s + 7] = breaks(p, first, b.first_max)
-        ok = ok and out[s + 6] == 0
-        if ok then -- what goes on record of its place
-          local i = rung_for(p, p.running + out[s + 5])
-          wait, need = rung_at(p, i).wait, rung_at(p, i).at
-          if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
-        end
-      end
-      if p.levels ~= '' and laddered and mode == 'new' and ok then
-        out[s + 8], out[s + 9] = over_share(p, producer, first)
-        ok = out[s + 8] == 0
-      end
-      if laddered and mode == 'new' and not ok and p.capacity > 0 then refused[#refused + 1] = path end
-      if path == 'paid' and budget and not budget.fits then ok = false end
-      if ok then
-        if laddered and mode == 'new' then want(path, producer, 1) end
-        took = path
-        if held then
-          local urgency = tonumber(held.deadline) - tonumber(held.reserve)
-          unreserve(id)
-          drop_live(held.path, held.producer or '', id)
-          add_live(path, held.producer or '', id, urgency)
-          if mode == 'move' then unqueue(held.path, held.member, id, class) else release(held.path, id) end
-          redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
-          redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
-          enqueue(path, held.member, id, class, urgency, tonumber(held.accepted))
-          bump('moved:' .. held.path .. ':' .. path, 1)
-          pools.paid.ahead_of, pools.free.ahead_of = nil, nil
-        else
-          local seq = next_seq()
-          local member = member_of(seq, class, id)
-          redis.call('HSET', P .. ':job:' .. id, 'spec', spec, 'state', 'waiting', 'path', path,
-            'promise', promise_of(t, need, p.age, wait, seq, class, producer, batch ~= '' and batch .. ' ' .. line))
-          redis.call('PEXPIRE', P .. ':job:' .. id, t.ttl)
-          redis.call('SET', P .. ':text:' .. id, text, 'PX', t.ttl)
-          -- a refused submission does not bind its key
-          -- and a bound one outlives the record of a job that nobody ends for long after its deadline
-          if idem ~= '' then redis.call('SET', P .. ':idem:' .. idem, hash .. '|' .. id, 'PX', t.idem_ttl_int) end
-          local live = live_key(path, producer)
-          later(P .. ':waiting:' .. path, t.urgency, member)
-          later(P .. ':age:' .. path, now_int, id)
-          later(P .. ':age:' .. path .. ':' .. class, now_int, id)
-          later(live, t.urgency, id)
-          alive[live] = true
-          p.admitted = p.admitted + 1
-          if batch ~= '' then
-            local b = batch_of(batch)
-            local l, n = b.lines, b.told
-            l[n + 1], l[n + 2], l[n + 3], b.told = line, place_at, 'J' .. path .. '|' .. id, n + 3
-            b.due, b.ttl = math.max(b.due, t.deadline), math.max(b.ttl, idem_ttl)
-          end
-          if not newest[producer] then newest[producer] = {} end
-          table.insert(newest[producer], id)
-          newest_ttl = math.max(newest_ttl, idem_ttl)
-        end
-        if path == 'paid' and budget then set_aside(id, class, producer, budget.cost) end
-        -- with as many waiting as slots are free, there are tickets enough
-        if p.waiting < p.free then ticket = 1 end
-        p.waiting = p.waiting + 1
-        for _, r in pairs(p.rungs) do
-          if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
-        end
-        if p.ahead_of and p.ahead_of >= slack then p.ahead = p.ahead + 1 end
-      end
-    end
-  end
-  if took == '' then
-    for _, path in ipairs(refused) do want(path, producer, 1) end
-  end
-  if mode == 'miss' then
-    book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
-      'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
-      'cause', 'arrived_without_slack', 'at_ms', now_int, 'deadline_at_ms', t.deadline_int,
-      'admission', string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', slack, math.max(pools.paid.age, pools.free.age)), 'queue_wait_ms', '0', 'first_byte_ms', '-1',
-      'late_by_ms', '0' })
-  end
-  out[said], out[said + 1], out[said + 2] = took, ticket, bound_to
-  if budget then
-    for i = 1, 4 do out[told + i] = budget.seen[i] end
+end
+
+local function end_reply(o)
+  out[o.said], out[o.said + 1], out[o.said + 2] = o.took, o.ticket, o.bound_to
+  if o.booked then
+    for i = 1, 4 do out[told + i] = o.booked[i] end
     told = told + 4
   end
-  if quota then
-    out[told + 1], out[told + 2] = int(quota.ahead), quota.live
+  if o.t.quota then
+    out[told + 1], out[told + 2] = int(o.rate_ahead), o.live
     told = told + 2
   end
+end
+
+local function within(n, max) return not max or n < max end
+
+-- whether a pool takes the job at a place of its terms; then also the need and the wait that go on its record
+local function fits(o, p, place)
+  local s, need, wait = p.said, place.need_ms or 0, 0
+  if place.plus_age then need = need + p.age end
+  local ok = p.capacity > 0 and within(p.waiting + p.running, place.max_in_flight) and
+      within(p.age, place.max_age_ms) and within(class_age(p, o.job.class), place.max_class_age_ms)
+  if place.first then
+    out[s + 5] = ahead_of(p, o.t.slack_ms)
+    out[s + 6], out[s + 7] = breaks(p, place.first, place.first_max or 0)
+    ok = ok and out[s + 6] == 0
+    if ok then
+      local i = rung_for(p, p.running + out[s + 5])
+      wait, need = rung_at(p, i).wait, rung_at(p, i).at
+      if need < 0 then need = i > 1 and rung_at(p, i - 1).at or 0 end
+    end
+    if o.mode == 'new' then
+      if p.levels ~= '' and ok then
+        out[s + 8], out[s + 9] = over_share(p, o.job.producer, place.first)
+        ok = out[s + 8] == 0
+      end
+      if not ok and p.capacity > 0 then o.refused[#o.refused + 1] = p.name end
+    end
+  end
+  if p.name == 'paid' and o.fits == false then ok = false end
+  return ok, need, wait
+end
+
+-- put a submission on record, with its place in the pool's order
+local function admit(o, p, need, wait)
+  local job, t, path = o.job, o.t, p.name
+  local id, class, producer = job.id, job.class, job.producer
+  local seq = next_seq()
+  redis.call('HSET', P .. ':job:' .. id, 'spec', o.spec, 'state', 'waiting', 'path', path,
+    'promise', promise_of(t, need, p.age, wait, seq, class, producer, job.batch and job.batch .. ' ' .. job.line))
+  redis.call('PEXPIRE', P .. ':job:' .. id, t.ttl)
+  redis.call('SET', P .. ':text:' .. id, o.text, 'PX', t.ttl)
+  -- a refused submission does not bind its key, and a bound one outlives the record of a job that nobody ends for long
+  -- after its deadline
+  if job.key then
+    redis.call('SET', P .. ':idem:' .. job.key, job.hash .. '|' .. id, 'PX', int(t.keep + head.record_extra_ms))
+  end
+  local live = live_key(path, producer)
+  later(P .. ':waiting:' .. path, t.urgency, member_of(seq, class, id))
+  later(P .. ':age:' .. path, now_int, id)
+  later(P .. ':age:' .. path .. ':' .. class, now_int, id)
+  later(live, t.urgency, id)
+  alive[live] = true
+  p.admitted = p.admitted + 1
+  if job.batch then
+    local b = batch_of(job.batch)
+    local l, n = b.lines, b.told
+    l[n + 1], l[n + 2], l[n + 3], b.told = job.line, job.at or 0, 'J' .. path .. '|' .. id, n + 3
+    b.due, b.ttl = math.max(b.due, t.deadline), math.max(b.ttl, t.keep)
+  end
+  if not newest[producer] then newest[producer] = {} end
+  table.insert(newest[producer], id)
+  newest_ttl = math.max(newest_ttl, t.keep)
+end
+
+-- take a job on record over into the pool's order, under the deadline that it has
+local function take_over(o, p)
+  local id, held, path = o.job.id, o.held, p.name
+  local urgency = tonumber(held.deadline) - tonumber(held.reserve)
+  unreserve(id)
+  drop_live(held.path, held.producer or '', id)
+  add_live(path, held.producer or '', id, urgency)
+  if o.mode == 'move' then unqueue(held.path, held.member, id, o.job.class) else release(held.path, id) end
+  redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
+  redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
+  enqueue(path, held.member, id, o.job.class, urgency, tonumber(held.accepted))
+  bump('moved:' .. held.path .. ':' .. path, 1)
+  pools.paid.ahead_of, pools.free.ahead_of = nil, nil
+end
+
+-- the pool has one job more
+local function count_in(o, p)
+  local slack = o.t.slack_ms
+  -- with as many waiting as slots are free, there are tickets enough
+  if p.waiting < p.free then o.ticket = 1 end
+  p.waiting = p.waiting + 1
+  for _, r in pairs(p.rungs) do
+    if r.count and (r.at < 0 or r.at > slack) then r.count = r.count + 1 end
+  end
+  if p.ahead_of and p.ahead_of >= slack then p.ahead = p.ahead + 1 end
+end
+
+-- offer the job to the pools of its terms, until one takes it
+local function offer(o)
+  if o.took ~= '' or (o.mode ~= 'new' and not o.held) then return end
+  for _, place in ipairs(o.t.places) do
+    local p = pools[place.path]
+    local ok, need, wait = fits(o, p, place)
+    if ok then
+      if place.first and o.mode == 'new' then want(p.name, o.job.producer, 1) end
+      o.took = p.name
+      if o.held then take_over(o, p) else admit(o, p, need, wait) end
+      if p.name == 'paid' and o.booked then set_aside(o.job.id, o.job.class, o.job.producer, o.t.budget.cost_micro) end
+      return count_in(o, p)
+    end
+  end
+  for _, path in ipairs(o.refused) do want(path, o.job.producer, 1) end
+end
+
+local function book_late_arrival(o)
+  local id, class, producer = o.job.id, o.job.class, o.job.producer
+  book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
+    'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
+    'cause', 'arrived_without_slack', 'at_ms', now_int, 'deadline_at_ms', o.t.deadline_int, 'admission',
+    string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', o.t.slack_ms, math.max(pools.paid.age, pools.free.age)),
+    'queue_wait_ms', '0', 'first_byte_ms', '-1', 'late_by_ms', '0' })
+end
+
+for i, job in ipairs(head.jobs) do
+  local t = head.terms[job.terms]
+  local o = { job = job, t = t, mode = t.mode, spec = ARGV[2 * i + 5], text = ARGV[2 * i + 6],
+    took = '', bound_to = '', ticket = 0, refused = {} }
+  look_up_budget(o)
+  look_up_key(o)
+  look_up_batch(o)
+  look_up_quota(o)
+  look_up_record(o)
+  begin_reply(o)
+  offer(o)
+  if o.mode == 'miss' then book_late_arrival(o) end
+  end_reply(o)
 end
 for key in pairs(put_off) do write(key) end
 for id, b in pairs(batches) do

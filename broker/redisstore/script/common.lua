@@ -225,10 +225,10 @@ local function unlisted(id, r, now)
 end
 
 -- How much a producer wants of a pool: submissions that it took or refused,
--- fading with demand_fades. One that has not been heard of for demand_kept is
+-- fading with const.demand_fades_ms. One that has not been heard of for demand_kept is
 -- idle. Names beyond most_demands are not noted: they are held to the others'
 -- level. What cannot be noted, with Redis full, is no reason not to answer.
-local demand_fades, demand_kept, most_demands = 30000, 300000, 200
+local demand_kept, most_demands = 300000, 200
 
 local function demand_of(v)
   local n, at, first = string.match(v or '', '^([%d.e+-]+):(%d+):(%d+)$')
@@ -248,7 +248,7 @@ local function add_demand(pool, producer, more, now)
   end
   local n, at, first = demand_of(known)
   if now - at > demand_kept then n, first = 0, now end
-  n = n * math.exp(-math.max(0, now - at) / demand_fades) + more
+  n = n * math.exp(-math.max(0, now - at) / const.demand_fades_ms) + more
   redis.pcall('HSET', key, producer, string.format('%.6f', n) .. ':' .. int(now) .. ':' .. int(first))
   redis.call('PEXPIRE', key, demand_kept)
 end
@@ -335,7 +335,6 @@ local function count_spent(at_ms, class, producer, cost)
 end
 
 -- An attempt to settle is that many arguments from ARGV[i].
-local settle_args = 14
 local function attempt_at(i)
   return {
     key = ARGV[i], row = ARGV[i + 1], path = ARGV[i + 2], priced = ARGV[i + 3] == '1',

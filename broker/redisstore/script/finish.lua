@@ -6,7 +6,7 @@
 never_refused()
 local id, fence = ARGV[1], ARGV[2]
 local books = ARGV[11]
-for i = 12, #ARGV, settle_args do settle(attempt_at(i), books) end
+for i = 12, #ARGV, const.settle_args do settle(attempt_at(i), books) end
 local r = record(id)
 if not r or r.fence ~= fence then return {} end
 if r.state == 'done' then return tell_end({}, id) end

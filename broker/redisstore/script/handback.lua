@@ -6,7 +6,7 @@
 -- A fenced caller still settles its own spend rows.
 never_refused()
 local pool, id, fence = ARGV[1], ARGV[2], ARGV[3]
-for i = 6, #ARGV, settle_args do settle(attempt_at(i), ARGV[5]) end
+for i = 6, #ARGV, const.settle_args do settle(attempt_at(i), ARGV[5]) end
 local r = record(id)
 if not r or r.state ~= 'running' or r.fence ~= fence then return { 0 } end
 local now = now_ms()

@@ -3,7 +3,7 @@
 -- Returns how many rows were open.
 never_refused()
 local n = 0
-for i = 2, #ARGV, settle_args do
+for i = 2, #ARGV, const.settle_args do
   if settle(attempt_at(i), ARGV[1]) then n = n + 1 end
 end
 return n

@@ -1,7 +1,7 @@
 -- Read the gate's state. ARGV: paid limit, free limit.
 -- Returns now, then per pool: capacity, waiting, running, queue age, released, and the ages of the running
 -- jobs and of those that have had no answer text yet, and what each active producer wants (submissions that fade over
--- demand_fades, since when they fade, the first of them), each list after its length.
+-- const.demand_fades_ms, since when they fade, the first of them), each list after its length.
 local now = now_ms()
 local out = { now }
 for i, name in ipairs({ 'paid', 'free' }) do
