@@ -178,7 +178,7 @@ func unmarshal(t *testing.T, file string, v any) {
 // the processes would start on what they are given.
 func (p *project) environment(t *testing.T) {
 	known := map[string]bool{}
-	for _, file := range []string{"../broker/config/environment.go", "../cmd/api/main.go", "../cmd/worker/main.go"} {
+	for _, file := range []string{"../broker/config/config.go", "../broker/config/environment.go", "../broker/config/class.go", "../cmd/app/command.go"} {
 		for _, m := range regexp.MustCompile("env:\"([A-Z0-9_]+)\"").FindAllStringSubmatch(read(t, file), -1) {
 			known[m[1]] = true
 		}

@@ -30,7 +30,7 @@ import (
 // messages and tickets. Each text is in its file once.
 var nextVersion = map[string]map[string]string{
 	"broker/redisstore/layout.go": {
-		"LayoutVersion = 2\n": "LayoutVersion = 3\n",
+		"LayoutVersion = 3\n": "LayoutVersion = 3\n",
 	},
 	"broker/redisstore/script/admit.lua": {
 		"'spec', spec,": "'spec', spec, 'next', 'field',",
@@ -243,8 +243,8 @@ func TestRollingUpgrade(t *testing.T) {
 	u := &upgrade{stack: deploy(t, s), written: map[string]string{}}
 	u.rdb = u.redisClient()
 	const (
-		oldByOld, oldByNext   = "2 ended by .", "2 ended by next"
-		nextByOld, nextByNext = "3 ended by .", "3 ended by next"
+		oldByOld, oldByNext   = "3 ended by .", "3 ended by next"
+		nextByOld, nextByNext = "4 ended by .", "4 ended by next"
 	)
 	oldWorker := u.startHand("")
 	oldAPI, oldDoor := u.startDoor("")
@@ -254,14 +254,14 @@ func TestRollingUpgrade(t *testing.T) {
 		u.load(stop)
 	}()
 	u.until(4, oldByOld)
-	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "2 2" {
+	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "3 3" {
 		t.Errorf("layout %q before the upgrade", got)
 	}
 
 	nextAPI, nextDoor := u.startDoor("next")
 	nextWorker := u.startHand("next")
 	u.until(4, oldByOld, oldByNext, nextByOld, nextByNext)
-	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "3 2" {
+	if got := u.rdb.Get(context.Background(), layoutKey).Val(); got != "4 3" {
 		t.Errorf("layout %q with both", got)
 	}
 
@@ -273,7 +273,7 @@ func TestRollingUpgrade(t *testing.T) {
 	// over by this one.
 	_, _ = u.startDoor("")
 	back := u.startHand("")
-	if !strings.Contains(back.out.String(), `"the store has a newer layout that is open to this program","layout":3`) {
+	if !strings.Contains(back.out.String(), `"the store has a newer layout that is open to this program","layout":4`) {
 		t.Error("the old version does not say that a newer one was here")
 	}
 	nextWorker.kill()

@@ -290,7 +290,7 @@ func termsOf(o *broker.Offer) admitTerms {
 		}
 	}
 	if q := &o.Quota; q.Limited() {
-		t.Quota = &admitQuota{q.IntervalUS, q.ToleranceUS, int64(q.MaxInFlight)}
+		t.Quota = &admitQuota{q.IntervalUS, q.ToleranceUS, q.MaxInFlight}
 	}
 	for i := range o.Bounds {
 		b := &o.Bounds[i]

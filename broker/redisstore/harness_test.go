@@ -158,7 +158,7 @@ func (h *harness) must(err error) {
 
 // Admit offers jobs by flags that nobody has set.
 func (h *harness) Admit(ctx context.Context, p [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer) (broker.OfferResults, error) {
-	return h.Store.AdmitInTurn(ctx, flag.NewTable(0, nil), p, offers, func() error { return nil })
+	return h.AdmitInTurn(ctx, flag.NewTable(0, nil), p, offers, func() error { return nil })
 }
 
 // Handback gives a job back that nobody took back.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,7 +56,7 @@ func read(t *testing.T, path string) string {
 func TestResultsGoWhereTheyShould(t *testing.T) {
 	dir := t.TempDir()
 	lines := addAllTo(t, "-")
-	if n := bytes.Count([]byte(lines), []byte("\n")); n != len(added) {
+	if n := strings.Count(lines, "\n"); n != len(added) {
 		t.Errorf("%d lines on standard output, want %d:\n%s", n, len(added), lines)
 	}
 	if said := addAllTo(t, ""); said != "" {

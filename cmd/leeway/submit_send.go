@@ -246,7 +246,7 @@ func (s *sender) follow(ctx context.Context) error {
 		})
 		switch {
 		case ctx.Err() != nil:
-			return nil // stopped: its end is told elsewhere
+			return nil //nolint:nilerr // stopped: its end is told elsewhere
 		case client.Lost(err) && tries < netTries:
 			tries++
 			_ = background.Sleep(ctx, time.Duration(tries)*time.Second)

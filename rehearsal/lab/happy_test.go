@@ -51,7 +51,7 @@ func TestAnswersInTimeAndFromTheText(t *testing.T) {
 			}
 			a, _ := l.Attempts(0)
 			if len(a) != 1 || a[0].ID != rep.header.Get("X-Request-Id") || a[0].Ended != EndedOK ||
-				a[0].FirstByteMS != millis(wantFirst) || a[0].ElapsedMS != 4000 || a[0].CompletionTokens != int(u.CompletionTokens) {
+				a[0].FirstByteMS != millis(wantFirst) || a[0].ElapsedMS != 4000 || a[0].CompletionTokens != u.CompletionTokens {
 				t.Errorf("attempts %+v", a)
 			}
 		})

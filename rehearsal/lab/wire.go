@@ -154,5 +154,5 @@ type errorObject struct {
 func (r *response) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), r.header)
 	w.WriteHeader(r.status)
-	_, _ = w.Write(r.body) // a client that has gone needs no answer
+	_, _ = w.Write(r.body) //nolint:gosec // JSON and event streams of made-up text; a client that has gone needs no answer
 }

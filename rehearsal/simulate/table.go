@@ -234,10 +234,12 @@ func (r Row) Lines() string {
 	text := fmt.Sprintf(columns, r.Policy, fmt.Sprint(r.Seeds), number(r.Usable), share, number(r.Late), number(r.Dropped),
 		number(r.PaidCalls), number(r.AdmittedFree), number(r.Rejected),
 		fmt.Sprintf("%.1fs", r.WastedMS/1000), fmt.Sprintf("%.2fs", r.MeanRejectMS/1000))
+	out := strings.Builder{}
+	out.WriteString(text)
 	for _, c := range r.Classes {
-		text += fmt.Sprintf("    %s: %s of %s usable\n", c.Class, number(c.Usable), number(c.Offered))
+		fmt.Fprintf(&out, "    %s: %s of %s usable\n", c.Class, number(c.Usable), number(c.Offered))
 	}
-	return text
+	return out.String()
 }
 
 // number prints a mean: whole ones without a fraction.

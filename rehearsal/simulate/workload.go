@@ -118,9 +118,9 @@ func MixedWorkload(perSecond float64, seconds, batch int) Workload {
 		Name:    fmt.Sprintf("mixed %g/s beside %d", perSecond, batch),
 		Classes: []string{"stream", "batch"},
 		Make: func(seed uint64) []Arrival {
-			jobs := make([]Arrival, batch)
-			for i := range jobs {
-				jobs[i] = Arrival{DeadlineInMS: int64(seconds) * 1000, ReserveMS: articleReserveMS, Prefer: FreeFirst, Class: 1}
+			jobs := make([]Arrival, 0, batch)
+			for range batch {
+				jobs = append(jobs, Arrival{DeadlineInMS: int64(seconds) * 1000, ReserveMS: articleReserveMS, Prefer: FreeFirst, Class: 1})
 			}
 			return append(jobs, poisson(seed, perSecond, seconds)...)
 		},

@@ -101,7 +101,7 @@ func declared(plan *drill.Plan) (out []declaration) {
 			line += fmt.Sprintf(", hold p95 %d ms", pool.HoldP95MS)
 		}
 		for _, l := range pool.Labs {
-			line += "; " + l.Name + " " + l.FirstByte
+			line = fmt.Sprintf("%s; %s %s", line, l.Name, l.FirstByte)
 			if l.Tail != "0" {
 				line += " tail " + l.Tail
 			}
