@@ -30,18 +30,22 @@ import (
 // messages and tickets. Each text is in its file once.
 var nextVersion = map[string]map[string]string{
 	"broker/redisstore/layout.go": {
-		"LayoutVersion = 3\n": "LayoutVersion = 3\n",
+		"LayoutVersion = 3\n": "LayoutVersion = 4\n",
 	},
 	"broker/redisstore/script/admit.lua": {
-		"'spec', spec,": "'spec', spec, 'next', 'field',",
+		"'spec', o.spec,": "'spec', o.spec, 'next', 'field',",
 	},
 	"broker/redisstore/script/common.lua": {
 		"{\n      'job_id', id, 'path', pool, 'class', r.class,": "{\n      'next', 'field', 'job_id', id, 'path', pool, 'class', r.class,",
 	},
 	"broker/broker.go": {
-		"type Job struct {\n":      "type Job struct {\n\tNext [1]int `json:\"next\"`\n",
+		"type Spec struct {\n": "type Spec struct {\n\tNext [1]int `json:\"next\"`\n",
+	},
+	"broker/row.go": {
 		"type SpendRow struct {\n": "type SpendRow struct {\n\tNext [1]int `json:\"next\"`\n",
-		"type Piece struct {\n":    "type Piece struct {\n\tNext [1]int `json:\"next\"`\n",
+	},
+	"broker/job.go": {
+		"type Piece struct {\n": "type Piece struct {\n\tNext [1]int `json:\"next\"`\n",
 	},
 	"broker/backend.go": {
 		"type BackendState struct {\n": "type BackendState struct {\n\tNext [1]int `json:\"next\"`\n",
