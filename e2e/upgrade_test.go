@@ -297,7 +297,7 @@ func TestRollingUpgrade(t *testing.T) {
 	// What this version does not know stays.
 	for _, s := range u.book.admitted() {
 		r := u.rdb.HGetAll(context.Background(), "{leeway}:job:"+s.verdict.JobID).Val()
-		if layout := layoutOf(r["promise"]); (layout == "3") != (r["next"] == "field") {
+		if layout := layoutOf(r["promise"]); (layout == "4") != (r["next"] == "field") {
 			t.Errorf("job %s of layout %s has %q in the next version's field", s.verdict.JobID, layout, r["next"])
 		}
 	}
