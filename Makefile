@@ -30,7 +30,7 @@ help: ## list the targets
 ##@ Use
 
 .PHONY: demo
-demo: ## the whole product in one process, on real documents; about a minute; needs Go only
+demo: ## the whole product in one process, on real documents; about 20 seconds; needs Go only
 	$(STATIC) $(GO) run ./cmd/leeway demo
 
 NAME ?= declared
