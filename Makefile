@@ -31,7 +31,11 @@ help: ## list the targets
 
 .PHONY: demo
 demo: ## the whole product in one process, on real documents; about 20 seconds; needs Go only
-	$(STATIC) $(GO) run ./cmd/leeway demo
+	@echo "compiling: up to two minutes on a new machine; the demo itself takes about 20 seconds"
+	@mkdir -p bin
+	@set -o pipefail; $(STATIC) $(GO) build -v -o bin/leeway ./cmd/leeway 2>&1 | \
+		awk '/^[^ :]+$$/ { if (++n % 20 == 0) { print "  " n " packages compiled"; fflush() } next } { print }'
+	@bin/leeway demo
 
 NAME ?= declared
 ARGS ?=
