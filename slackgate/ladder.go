@@ -40,12 +40,40 @@ type Rung struct {
 	WaitMS int64
 }
 
-// Ladder says how many jobs a pool can have promised by each mark. It depends
-// on the workers and on what is believed about them, never on the jobs that
-// wait, so one ladder serves any number of decisions until the running jobs
-// change. The zero value is a ladder of a pool that can promise nothing.
-// A ladder is read-only between two calls of Build, and then safe for
-// concurrent use.
+// Ladder says how many jobs a pool can have promised by each mark.
+//
+// # The model of promises
+//
+// A pool has slots. Nobody knows when its running jobs will end, but their ages
+// and what is believed of a call say when each slot is expected to come free. Lay
+// jobs on the slots one after the other, each on the one that comes free first:
+// the job in place n then starts at a time that is known with some spread, and
+// needs so much slack that the 95th percentile of its wait and its first byte
+// together (and, where it counts, of its wait and its hold) fit. That is the need
+// of place n, and needs only grow from place to place.
+//
+// Within a pool the most urgent job goes first. A newcomer therefore stands behind
+// all waiting jobs that are due before it, and moves each that is due after it back
+// by one place. Two things must hold for it to be promised a place:
+//
+//   - the need of its own place fits its slack;
+//   - every job behind it still has a place whose need fits its slack.
+//
+// The second would mean to look at every waiting job. It is the same to say: of
+// the jobs that are due before a mark m, running ones among them, there may be no
+// more than there are places whose need is at most m. So a ladder is a list of
+// marks with that number, its rungs, and an admission counts the waiting jobs
+// before each mark from the newcomer's own on ([Bound.Check], and the store's
+// script, which has the marks from here and only compares). Marks before the
+// newcomer's own bind it not: no count there grows.
+//
+// A ladder depends on the workers and on what is believed about them, never on
+// the jobs that wait, so one serves any number of decisions until the running jobs
+// change, and its length is bounded whatever the depth of the queue: beyond the
+// first [exactRungs] places a rung stands for a group and refuses slightly early.
+//
+// The zero value is a ladder of a pool that can promise nothing. A ladder is
+// read-only between two calls of Build, and then safe for concurrent use.
 type Ladder struct {
 	rungs  []Rung
 	groups []group // per rung, the positions it stands for
