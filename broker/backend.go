@@ -9,10 +9,10 @@ import (
 // The states of a backend: whether it may be called.
 const (
 	BackendClosed   = "closed"    // may be called
-	BackendOpen     = "open"      // failed too often; left alone for a while
-	BackendHalfOpen = "half_open" // one call is let through as a probe
+	BackendOpen     = "open"      // failed, and a probe failed too; left alone until one is answered
+	BackendHalfOpen = "half_open" // in doubt: one call, a probe or a job's, decides
 	BackendHeld     = "held"      // asked to be left alone for a while
-	BackendOut      = "out"       // taken out, by an operator or because its key was refused
+	BackendOut      = "out"       // taken out, by an operator or because it refused its key or whatever it was asked
 )
 
 // BackendStates lists the closed set.
@@ -47,6 +47,9 @@ type TakenOut struct {
 type BackendOrders struct {
 	// Out is set while an operator has taken the backend out.
 	Out *TakenOut
+	// BackAtMS is when an operator last put it back, if that was in the last
+	// seconds; else 0.
+	BackAtMS int64
 	// HeldFor is how long it is still to be left alone; 0: not at all.
 	HeldFor time.Duration
 }

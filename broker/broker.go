@@ -26,6 +26,9 @@ import (
 	"leeway/slackgate"
 )
 
+// AnyClass stands for every class; no class has this name.
+const AnyClass = "*"
+
 // Spec is what stays the same of a job from its submission to its end.
 type Spec struct {
 	ID       string `json:"id"`
@@ -44,7 +47,7 @@ type Spec struct {
 	Prefer [2]slackgate.Path `json:"prefer"`
 	// FirstByteOnly is set when the class counts the first byte alone.
 	FirstByteOnly bool `json:"first_byte_only,omitempty"`
-	// Rescue lets the job be offered to paid when free can no longer make it.
+	// Rescue lets the job be offered to paid when free has become too slow for it.
 	Rescue          bool              `json:"rescue,omitempty"`
 	MaxOutputTokens int               `json:"max_output_tokens"`
 	Metadata        map[string]string `json:"metadata,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 )
 
 // Worker names one worker process and what it offers to a pool.
@@ -35,6 +36,8 @@ type Claim struct {
 	FlagsVersion int64
 	// Attempts is how many attempts earlier holders of the job had opened.
 	Attempts int
+	// Unreadable is set for a job of which nothing but the ID can be read.
+	Unreadable bool
 }
 
 // SlackMS is the slack at the claim.
@@ -43,10 +46,48 @@ func (c *Claim) SlackMS() int64 { return c.DeadlineAtMS - c.NowMS - c.ReserveMS 
 // QueueWaitMS is how long the job waited for the claim.
 func (c *Claim) QueueWaitMS() int64 { return c.NowMS - c.AcceptedAtMS }
 
+// Step is what a slot asks of the store between two calls of a backend. Steps
+// share calls, and each succeeds or fails for itself. What is set of a step is
+// taken in the order of the fields: a slot ends its job and claims the next.
+type Step struct {
+	// Job is the claim that Answers, Open and Finish speak of; nil for the Open row
+	// of a probe.
+	Job *Claim
+	// Answers notes that the job's first answer text came, AnswersFor ago.
+	Answers    bool
+	AnswersFor time.Duration
+	// Open is written before a backend is called.
+	Open *SpendRow
+	// Finish ends the job, with the rows of its attempts that have ended.
+	Finish  *Finish
+	Settled []SpendRow
+	// Samples count calls.
+	Samples []latency.Sample
+	// Claim takes the most urgent waiting job of the pool. Again is set where the
+	// reply to a step with the same Finish was lost: the job that it claimed is given
+	// again.
+	Claim, Again bool
+
+	// Err is why a row was not opened or a job not ended: ErrFenced if it has
+	// another holder or another end. Of a step without either it is why the rest was
+	// not noted.
+	Err error
+	// Ended is the job as Finish ended it, without its answer.
+	Ended *Job
+	// Claimed is the job that was claimed; nil if nothing waits or every slot of
+	// the pool is taken. Found tells the two apart.
+	Claimed *Claim
+	Found   ClaimReport
+}
+
 // ClaimReport is what a claim found beside the job that it took.
 type ClaimReport struct {
-	// Full is set when every slot of the pool is taken.
-	Full bool
+	// Err is why nothing was claimed; or, with a claimed job, why that is
+	// unreadable.
+	Err error
+	// Full is set when every slot of the pool is taken, Later when there may be a
+	// job, which another call has to claim.
+	Full, Later bool
 	// Ended are jobs without a text, which were failed; Lost those without a
 	// record, which were set aside.
 	Ended []*Job
@@ -79,10 +120,13 @@ type Finish struct {
 	Cause Cause
 	// Reason is the closed reason behind a failure; empty otherwise.
 	Reason string
+	// Detail is what the provider said when it turned the text itself down; of
+	// the length of an error's detail.
+	Detail string
 	// Answer is the answer text; kept only for a usable or late answer.
 	Answer string
-	// Backend is the one that gave the outcome.
-	Backend string
+	// Backend is the one that gave the outcome, and Model what it served.
+	Backend, Model string
 	// FirstByteMS counts from the claim's attempt start; -1: no answer text.
 	FirstByteMS int64
 	// FirstRoute, FirstOutcome and FallbackOutcome describe the attempts.
@@ -126,6 +170,9 @@ func (e *CancelUnknownError) Unwrap() error { return e.Err }
 
 // Swept is what one sweep mended.
 type Swept struct {
+	// JustBack is set while the store has only just been found to have stood
+	// still: its living workers have yet to be heard of.
+	JustBack                   bool
 	Expired, Reoffered, Failed int64
 	// Lost are those of the failed whose record is gone.
 	Lost []Lost

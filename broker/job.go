@@ -23,8 +23,10 @@ type Job struct {
 	Outcome           Outcome `json:"outcome,omitempty"`
 	Cause             Cause   `json:"cause,omitempty"`
 	Reason            string  `json:"reason,omitempty"`
+	Detail            string  `json:"detail,omitempty"`
 	Answer            string  `json:"answer,omitempty"`
-	Backend           string  `json:"backend,omitempty"`
+	Backend           string  `json:"backend,omitempty"` // the last that was called
+	Model             string  `json:"model,omitempty"`   // which it served
 	Attempts          int     `json:"attempts"`
 	QueueWaitMS       int64   `json:"queue_wait_ms,omitempty"`
 	FirstByteMS       *int64  `json:"first_byte_ms,omitempty"`
@@ -64,6 +66,8 @@ type Piece struct {
 	JobID string `json:"job_id"`
 	// Fence is the claim's: another one is another generation of the answer.
 	Fence int64 `json:"fence"`
+	// Model is the one that generates it.
+	Model string `json:"model,omitempty"`
 	// At is how many bytes of the answer went before.
 	At   int    `json:"at"`
 	Text string `json:"text"`

@@ -1,22 +1,25 @@
 package broker
 
-import "leeway/slackgate"
+import (
+	"time"
+
+	"leeway/slackgate"
+)
 
 // Offer is one job offered to the pools, with the numbers that the gate's rule
 // gave for it. Of a job on record only the Spec is read of the submission.
 type Offer struct {
 	Job *Submission
-	// LeftMS is the time left until the deadline.
+	// LeftMS is the time left until the deadline at a local instant, At; zero: when
+	// the store comes to it.
 	LeftMS int64
+	At     time.Time
 	// ReserveMS is kept back from it for the first byte.
 	ReserveMS int64
 	// Miss books a miss on path reject instead of offering the job.
 	Miss bool
-	// Claim is set for a claimed job that needs another pool: if one takes it,
-	// it leaves this claim, keeps its deadline and goes into that pool's order.
-	Claim *Claim
-	// Move is set for a waiting job of a pool that is being drained.
-	Move bool
+	// Again is set for a job on record that is offered once more.
+	Again *Again
 	// CostMicro is the most that the job may cost on the paid pool. It is
 	// reserved there under the budgets that are set; of each the cap alone is
 	// read.
@@ -27,6 +30,18 @@ type Offer struct {
 	Quota slackgate.Quota
 	// Bounds are what the pools must satisfy, in the order they are tried.
 	Bounds [2]slackgate.Bound
+}
+
+// Again is a job on record that is offered to another pool than the one it is in.
+// If that takes it, it leaves its claim or its place, keeps its deadline and goes
+// into that pool's order.
+type Again struct {
+	// From is the pool it is in: one that has left it is not offered.
+	From slackgate.Path
+	// Fence is that of the claim it is held under; 0: it waits.
+	Fence int64
+	// Revoke ends a job that no pool takes, as revoked.
+	Revoke bool
 }
 
 // SlackMS is the time left until the first byte is due.
@@ -46,6 +61,8 @@ func (o *Offer) Budgeted() bool {
 // it decided.
 type OfferResult struct {
 	Path slackgate.Path
+	// DeadlineAtMS is the job's deadline on the store's clock.
+	DeadlineAtMS int64
 	// Ticket is set when the job needs a ticket: it was admitted while fewer
 	// jobs waited than slots were free. What waits beyond that is claimed by
 	// the slots that come free.
@@ -69,6 +86,7 @@ const (
 	KeySame     KeyState = "same"     // with the same body
 	KeyConflict KeyState = "conflict" // with another body
 	BatchGone   KeyState = "gone"     // not the key: the line's batch was cancelled
+	OfferLate   KeyState = "late"     // not the key: the offer's numbers were too old when the store came to it
 )
 
 // OfferResults is the reply to one call that offers jobs.
@@ -80,7 +98,12 @@ type OfferResults struct {
 	// FlagsChanged is set when the flags are no longer those that the numbers
 	// were computed from: nothing was done.
 	FlagsChanged bool
-	Jobs         []OfferResult
+	// WorkersChanged is set when a pool has no longer as many living slots as its
+	// ladder was built for: nothing was done.
+	WorkersChanged bool
+	Jobs           []OfferResult
+	// Revoked are the jobs that ended so.
+	Revoked []*Job
 }
 
 // PoolPolicy is what the store needs to know of a pool beside its own state.

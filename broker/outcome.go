@@ -20,6 +20,7 @@ const (
 	OutcomeExpired   Outcome = "expired"   // dropped before a backend was called
 	OutcomeEmpty     Outcome = "empty"     // finished without answer text
 	OutcomeTruncated Outcome = "truncated" // the backend stopped early
+	OutcomeRevoked   Outcome = "revoked"   // its pool lost its capacity, and no other could keep the promise
 	OutcomeFailed    Outcome = "failed"    // an error, or the worker was lost
 	OutcomeCancelled Outcome = "cancelled" // the producer took it back
 )
@@ -27,7 +28,7 @@ const (
 // Outcomes lists the closed set.
 var Outcomes = [...]Outcome{
 	OutcomeUsable, OutcomeLate, OutcomeExpired, OutcomeEmpty,
-	OutcomeTruncated, OutcomeFailed, OutcomeCancelled,
+	OutcomeTruncated, OutcomeRevoked, OutcomeFailed, OutcomeCancelled,
 }
 
 // Miss reports whether an outcome is a deadline miss.
@@ -51,6 +52,7 @@ const (
 	CauseCutAtDeadline  Cause = "cut_at_deadline"
 	CauseEmpty          Cause = "empty"
 	CauseTruncated      Cause = "truncated"
+	CauseCapacityLost   Cause = "capacity_lost"
 	CauseFailed         Cause = "failed"
 	CauseWorkerLost     Cause = "worker_lost"
 	CauseRecordLost     Cause = "record_lost"
@@ -60,5 +62,5 @@ const (
 // Causes lists the closed set.
 var Causes = [...]Cause{
 	CauseExpiredInQueue, CauseLateFirstByte, CauseLateFinish, CauseCutAtDeadline,
-	CauseEmpty, CauseTruncated, CauseFailed, CauseWorkerLost, CauseRecordLost, CauseNoSlack,
+	CauseEmpty, CauseTruncated, CauseCapacityLost, CauseFailed, CauseWorkerLost, CauseRecordLost, CauseNoSlack,
 }

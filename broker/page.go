@@ -13,6 +13,19 @@ type Page[T any] struct {
 	// OldestAtMS is when the oldest row that is kept was booked; 0 for an
 	// empty ledger. What was booked before is in the archive, if there is one.
 	OldestAtMS int64 `json:"reaches_back_to_ms"`
+	// Unreadable are rows of this page, whatever was asked for, that cannot be
+	// read: they stand for nobody, and stop nobody.
+	Unreadable []Unreadable `json:"unreadable,omitempty"`
+}
+
+// Unreadable is a row of a ledger that this program cannot read: it was spoilt
+// in the store, or a later version wrote it.
+type Unreadable struct {
+	// ID is the row's place in the ledger, of an open row "<job>/<attempt>".
+	ID string `json:"id"`
+	// Why is the reader's error, Raw the row as it stands in the store.
+	Why string `json:"why"`
+	Raw string `json:"-"`
 }
 
 // NewestList is one of the lists of the newest.

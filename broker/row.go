@@ -6,12 +6,17 @@ import "leeway/slackgate"
 type Known string
 
 // How spend is known. An unknown attempt is never zero: it stays charged at
-// its largest possible cost until somebody knows better.
+// its largest possible cost until somebody knows better. An unbilled one was not
+// made, or was turned away, and cost nothing.
 const (
 	KnownReported  Known = "reported"
 	KnownEstimated Known = "estimated"
 	KnownUnknown   Known = "unknown"
+	KnownUnbilled  Known = "unbilled"
 )
+
+// Knowns are all of them.
+var Knowns = [...]Known{KnownReported, KnownEstimated, KnownUnknown, KnownUnbilled}
 
 // SpendRow is one attempt in the spend ledger.
 type SpendRow struct {
@@ -45,13 +50,14 @@ type SpendRow struct {
 	SettledAtMS int64 `json:"settled_at_ms,omitempty"`
 	Usage
 	// CostMicro is what is booked: the backend's own figure where it gave one,
-	// else what its price makes of the tokens.
+	// up to MaxCostMicro or what its price makes of the tokens, else the latter.
 	CostMicro int64 `json:"cost_micro"`
 	// ReportedCostMicro is the cost the backend itself claimed, if any, and
 	// ListCostMicro then what its price makes of the tokens.
 	ReportedCostMicro *int64 `json:"reported_cost_micro,omitempty"`
 	ListCostMicro     *int64 `json:"list_cost_micro,omitempty"`
-	// Clamped is set when the usage was absurd and was cut to bounds.
+	// Clamped is set when the usage was absurd or contradicted itself and was
+	// cut to bounds, or the reported cost was.
 	Clamped bool `json:"clamped,omitempty"`
 	// Result is how the attempt ended: an outcome, or a failure's reason.
 	Result string `json:"result,omitempty"`

@@ -159,7 +159,7 @@ func ledgers() *board {
 			}},
 			{{
 				title:       "Spend: how tokens are known",
-				description: "Backend calls settled, by whether the backend reported tokens, they were estimated, or nobody knows (a call that was cut).",
+				description: "Backend calls settled, by whether the backend reported tokens, they were estimated, nobody knows (a call that was cut), or nothing was billed (a call that was turned away).",
 				unit:        units.CountsPerSecond,
 				queries:     []query{{`sum by (known) (max by (path, known) (rate(job_attempt_total[$__rate_interval])))`, "{{known}}"}},
 			}, {
@@ -197,7 +197,7 @@ func backends() *board {
 		rows: [][2]panel{
 			{usable(), {
 				title:       "Backends that may not be called",
-				description: "States of a breaker other than closed: open (failed too often), half_open (one probe), held (asked for rest), out (taken out, or its key was refused).",
+				description: "States of a breaker other than closed: open (jobs and a probe failed), half_open (in doubt: one call decides), held (asked for rest), out (taken out, or it refuses its key or everything).",
 				unit:        yesNo,
 				draw:        states,
 				queries:     []query{{`max by (backend, state) (leeway_backend_state{state!="closed"})`, "{{backend}} {{state}}"}},
@@ -220,7 +220,7 @@ func backends() *board {
 				queries:     []query{{`max by (subject, source) (leeway_hold_p95_ms)`, "{{subject}} {{source}}"}},
 			}, {
 				title:       "How the first byte p95 is known",
-				description: "declared; floored (measured, with the declared one as a floor until there are samples enough); measured; not_identified (too many calls were cut to say).",
+				description: "declared; floored (measured, with the declared one as a floor until there are samples enough, or where too many were cut); measured; not_identified (too many calls were cut to say).",
 				unit:        yesNo,
 				draw:        states,
 				queries:     []query{{`max by (subject, state) (leeway_latency_state{state!="declared"})`, "{{subject}} {{state}}"}},

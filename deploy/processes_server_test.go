@@ -4,23 +4,20 @@ package deploy_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"leeway/rehearsal/proctest"
 	"leeway/rehearsal/redistest"
-	"leeway/rehearsal/stagetest"
 )
 
 // host runs the services of docker-compose.yml on this machine, one process
@@ -36,12 +33,7 @@ type host struct {
 func (h *host) at(service, port string) string {
 	key := service + ":" + port
 	if h.ports[key] == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		h.ports[key] = l.Addr().String()
-		_ = l.Close()
+		h.ports[key] = fmt.Sprintf("127.0.0.1:%d", proctest.FreePort(h.t))
 	}
 	return h.ports[key]
 }
@@ -72,11 +64,7 @@ func (h *host) command(service string, argv []string) *exec.Cmd {
 	for _, a := range argv[1:] {
 		args = append(args, h.here(service, a))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	h.t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(h.bin, argv[0]), args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd
+	return proctest.Command(h.t, filepath.Join(h.bin, argv[0]), args...)
 }
 
 // start runs a service with the image's environment and its own.
@@ -97,18 +85,7 @@ func (h *host) start(p *project, service string) {
 		}
 		cmd.Env = append(cmd.Env, k+"="+h.here(service, v))
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		err := cmd.Wait()
-		if err != nil || h.t.Failed() {
-			h.t.Logf("%s: %v\n%s", service, err, out.String())
-		}
-	})
+	h.t.Cleanup(proctest.Start(h.t, cmd).Stop)
 }
 
 // healthy waits for the service's own health check, or the image's.
@@ -123,7 +100,7 @@ func (h *host) healthy(p *project, service string) {
 			h.t.Fatal(err)
 		}
 	}
-	stagetest.Eventually(h.t, time.Minute, service+" is healthy", func() error {
+	proctest.Eventually(h.t, time.Minute, service+" is healthy", func() error {
 		out, err := h.command(service, test).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -136,7 +113,11 @@ func (h *host) healthy(p *project, service string) {
 // without containers, and a job through them.
 func TestProcesses(t *testing.T) {
 	p := load(t)
-	h := &host{t: t, bin: stagetest.Build(t, ".."), ports: map[string]string{}}
+	bin, err := proctest.Build("bin/e2e/shipped", nil, "api", "worker", "leeway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{t: t, bin: bin, ports: map[string]string{}}
 	h.ports["redis:6379"] = redistest.Start(t, p.Services["redis"].Command[1:]...).Addr()
 	services := []string{"lab-paid", "lab-free", "api", "worker-paid", "worker-free"}
 	for _, s := range services {
@@ -149,7 +130,7 @@ func TestProcesses(t *testing.T) {
 	var job struct {
 		JobID string `json:"job_id"`
 	}
-	stagetest.Eventually(t, time.Minute, "a job is admitted", func() error {
+	proctest.Eventually(t, time.Minute, "a job is admitted", func() error {
 		resp, err := http.Post(api+"/v1/jobs", "application/json", strings.NewReader(`{"text": "A refusal costs milliseconds. A late answer costs a generation."}`))
 		if err != nil {
 			return err
@@ -171,7 +152,7 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("%v, %s", err, raw)
 	}
 	// The labs' controls are where docs/drills.md says.
-	args := []string{"drill", "list", "--url", api}
+	args := []string{"drill", "list", "--api", api}
 	for _, lab := range []string{"lab-paid", "lab-free"} {
 		port := map[string]string{"lab-paid": "8101", "lab-free": "8102"}[lab]
 		args = append(args, "--lab-control", lab+"=http://"+h.at(lab, port)+"/control")

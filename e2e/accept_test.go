@@ -57,7 +57,10 @@ var (
 	durabilitySeed  = flag.Uint64("durability.seed", 1, "seed of the instants at which Redis dies")
 )
 
-var cut = deathOf{"power cut", func(s *redistest.Server) { s.CutPower() }}
+var cut = deathOf{"power cut", func(tb testing.TB, s *redistest.Server) {
+	tb.Helper()
+	cutPower(tb, s)
+}}
 
 // everysecLoses is how far back a death may reach under "everysec": Redis lets a
 // sync take up to two seconds before it waits for it, and begins one a second.
@@ -71,7 +74,7 @@ func TestAcceptRedisDies(t *testing.T) {
 	for _, fsync := range []string{"always", "everysec"} {
 		for _, how := range []deathOf{killed, cut} {
 			t.Run(fsync+" "+how.name, func(t *testing.T) {
-				d := dying(t, fsync, redistest.StartSynced)
+				d := dying(t, fsync, startSynced)
 				rng := rand.New(rand.NewPCG(*durabilitySeed, 0))
 				var sum death
 				with := 0

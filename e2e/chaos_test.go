@@ -20,6 +20,8 @@ import (
 	"leeway/broker/client"
 	brokerflag "leeway/broker/flag"
 	"leeway/broker/wire"
+	"leeway/rehearsal/lab"
+	"leeway/rehearsal/proctest"
 	"leeway/slackgate"
 	"leeway/workers"
 )
@@ -38,11 +40,13 @@ var chaosBalance string
 
 // chaos is a deployment under random faults: two API and two worker processes,
 // Redis with its AOF and two lab backends. The first API and the first worker
-// are never killed, so that what they leak shows.
+// are never killed, so that what they leak shows. The free pool is lost with the
+// other worker.
 type chaos struct {
 	*stack
-	rng    *rand.Rand
-	faults map[string]int
+	rng       *rand.Rand
+	faults    map[string]int
+	restarted time.Time // when a worker was last
 
 	mu    sync.Mutex // guards what follows
 	doors []*client.Client
@@ -60,6 +64,16 @@ type chaosFault struct {
 	begin      func(c *chaos) (heal func())
 }
 
+// stopWorker happens once a minute at the least.
+var stopWorker = chaosFault{"stop-worker", "worker", [2]int{0, 1000}, func(c *chaos) func() {
+	p := c.workers[len(c.workers)-1]
+	p.Signal(syscall.SIGTERM)
+	return func() { // what it still has to book needs Redis
+		p.ended()
+		c.join()
+	}
+}}
+
 // chaosFaults are the floor rows and what on-call does, and some of the
 // backends' faults.
 var chaosFaults = []chaosFault{
@@ -70,14 +84,7 @@ var chaosFaults = []chaosFault{
 	{"pause-worker", "worker", [2]int{500, 6000}, func(c *chaos) func() {
 		return c.stopped(c.workers[c.rng.IntN(2)*(len(c.workers)-1)])
 	}},
-	{"stop-worker", "worker", [2]int{0, 1000}, func(c *chaos) func() {
-		p := c.workers[len(c.workers)-1]
-		p.signal(syscall.SIGTERM)
-		return func() { // what it still has to book needs Redis
-			p.ended(stopWithin)
-			c.join()
-		}
-	}},
+	stopWorker,
 	{"kill-api", "api", [2]int{200, 2000}, func(c *chaos) func() {
 		c.apis[len(c.apis)-1].kill()
 		return func() { c.open() }
@@ -93,8 +100,18 @@ var chaosFaults = []chaosFault{
 		c.redis.Pause()
 		return c.redis.Resume
 	}},
+	{"hung-call", "lab", [2]int{500, 3000}, func(c *chaos) func() {
+		b := c.lab()
+		b.plays(lab.Fault{Name: "silent", Count: 1})
+		return func() { b.fault("", 0) }
+	}},
+	{"breaker", "lab", [2]int{2000, 5000}, func(c *chaos) func() { // time enough for it to open
+		b := c.lab()
+		b.fault("down.503", 0)
+		return func() { b.fault("", 0) }
+	}},
 	{"backend", "lab", [2]int{500, 3000}, func(c *chaos) func() {
-		b := c.labs[[]string{"lab-paid", "lab-free"}[c.rng.IntN(2)]]
+		b := c.lab()
 		kinds := []string{
 			"silent", "headers-only", "cut.clean", "cut.abrupt", "bad-chunk", "empty.content", "down.503", "down.refused", "flaky",
 			"throttled", "reset", "stall", "error-in-200.object", "usage-missing.none", "usage-absurd.huge", "no-done", "comments",
@@ -136,13 +153,22 @@ func (c *chaos) order(give func(ctx context.Context) error) error {
 }
 
 func (c *chaos) stopped(p *process) func() {
-	p.signal(syscall.SIGSTOP)
-	return func() { p.signal(syscall.SIGCONT) }
+	p.Signal(syscall.SIGSTOP)
+	return func() { p.Signal(syscall.SIGCONT) }
+}
+
+// lab is one of the two backends.
+func (c *chaos) lab() *backend {
+	return c.labs[[]string{"lab-paid", "lab-free"}[c.rng.IntN(2)]]
 }
 
 // join starts a worker, open an API.
 func (c *chaos) join() {
-	c.startWorker("LEEWAY_PAID_SLOTS=4", "LEEWAY_FREE_SLOTS=2").outage = true
+	free := "LEEWAY_FREE_SLOTS=4"
+	if len(c.workers) == 0 {
+		free = "LEEWAY_FREE_SLOTS=0"
+	}
+	c.startWorker("LEEWAY_PAID_SLOTS=4", free).outage = true
 }
 
 func (c *chaos) open() {
@@ -173,6 +199,10 @@ func (c *chaos) until(end time.Time) {
 		taken := map[string]bool{}
 		for range n {
 			f := &chaosFaults[c.rng.IntN(len(chaosFaults))]
+			if time.Since(c.restarted) > time.Minute {
+				f = &stopWorker
+				c.restarted = time.Now()
+			}
 			hold := time.Duration(f.holdMS[0]+c.rng.IntN(f.holdMS[1]-f.holdMS[0])) * time.Millisecond
 			if taken[f.part] {
 				continue
@@ -202,7 +232,7 @@ const answerWithin = time.Minute
 func (c *chaos) produce(i int, docs []string) {
 	rng := rand.New(rand.NewPCG(*chaosSeed, uint64(i)))
 	s := &submission{job: client.Job{
-		Class: []string{"summary", "paid-only", "free-only"}[rng.IntN(3)], Text: docs[rng.IntN(len(docs))],
+		Class: []string{"summary", "paid-only", "free-only", "rescued"}[rng.IntN(4)], Text: docs[rng.IntN(len(docs))],
 		DeadlineMS: 3000 + rng.Int64N(9000), IdempotencyKey: fmt.Sprintf("chaos-%d-%d", *chaosSeed, i),
 	}}
 	defer c.book.add(s)
@@ -265,6 +295,8 @@ func runChaos(t *testing.T) {
 	s.PaidSlots, s.PaidMS, s.PaidTail, s.PaidP95 = 8, 400, 200, 1000
 	s.FreeSlots, s.FreeMS, s.FreeTail, s.FreeP95 = 4, 700, 200, 1500
 	s.DeadlineMS, s.ReserveMS, s.RedisMS = 8000, 500, defaultMS
+	s.More = "  rescued: {deadline_ms: 8000, reserve_ms: 500, prefer: free-first, rescue: true}\n" +
+		fmt.Sprintf("limits: {text_bytes: 65536, in_flight_bytes: %d}\n", hostileBytes)
 	// What is acknowledged is on disk.
 	c := &chaos{stack: deploy(t, s, "--appendfsync", "always"), faults: map[string]int{}}
 	c.rng = rand.New(rand.NewPCG(*chaosSeed, 0))
@@ -276,6 +308,7 @@ func runChaos(t *testing.T) {
 	c.ready()
 	docs := documents(t)
 	begin := c.vitals()
+	relieved := c.beside(docs)
 	stop, loaded := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(loaded)
@@ -295,8 +328,9 @@ func runChaos(t *testing.T) {
 		}
 	}
 	<-loaded
+	relieved()
 	// Whatever on-call had ordered, the pools are open again.
-	eventually(t, 20*time.Second, "pools open", func() error {
+	proctest.Eventually(t, 20*time.Second, "pools open", func() error {
 		_, err := c.client.Resume(context.Background(), "free", "", &wire.Order{Reason: "chaos is over"})
 		return err
 	})
@@ -314,7 +348,7 @@ func (c *chaos) probesSettled() {
 	if *chaosFor < time.Minute && *chaosJobs == 0 {
 		return
 	}
-	eventually(c.t, 2*time.Minute, "rows of killed probes settled", func() error {
+	proctest.Eventually(c.t, 2*time.Minute, "rows of killed probes settled", func() error {
 		if n := c.openRows(); n > 0 {
 			return fmt.Errorf("%d rows are open", n)
 		}
@@ -352,17 +386,8 @@ const (
 func (c *chaos) balance(begin map[*process]vitals) {
 	t := c.t
 	t.Helper()
-	rows, open, err := c.client.Spend(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	openJobs := 0
-	for i := range open {
-		if open[i].Class != workers.ProbeClass {
-			openJobs++
-			t.Errorf("open after every job has ended: %+v", open[i])
-		}
-	}
+	ofProbe := func(r *broker.SpendRow) bool { return r.Class == workers.ProbeClass }
+	rows, open, calls, pages := c.stillBut(ofProbe)
 	misses, err := c.client.Misses(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -378,11 +403,11 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	}
 	c.auditOutcomes(rows, misses, rules{unanswered: c.ghosts})
 	// A call that was taken back, or met nobody, may not have reached its backend.
-	c.auditAttempts(rows, c.calls(), rules{uncalled: func(r *broker.SpendRow) bool {
-		return slices.Contains([]string{"lost", "connect", "cancelled"}, r.Result)
+	c.auditAttempts(slices.Concat(rows, open), calls, rules{uncalled: func(r *broker.SpendRow) bool {
+		return slices.Contains([]string{"lost", "connect", "cancelled", ""}, r.Result)
 	}})
 	leaked := c.leaked()
-	for p, pg := range c.metrics() {
+	for p, pg := range pages {
 		auditShared(t, p.name, pg, rows, misses)
 	}
 	c.balanced()
@@ -404,13 +429,18 @@ func (c *chaos) balance(begin map[*process]vitals) {
 	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
 		t.Logf("fault %-32s %d", name, c.faults[name])
 	}
-	calls := 0
-	for _, b := range c.labs {
-		calls += len(b.attempts())
+	opened := 0
+	for _, p := range c.workers {
+		for _, l := range p.lines() {
+			if l["msg"] == "backend changed state" && l["state"] == broker.BackendOpen {
+				opened++
+			}
+		}
 	}
+	t.Logf("breakers opened %d times", opened)
 	t.Logf("answers %v", c.book.reasons())
 	chaosBalance = fmt.Sprintf("balance: seed %d, jobs %d of %d submissions, outcomes %v, lost %d, calls %d, spend rows %d, generated twice %d, open spend rows %d, leaked slots %d",
-		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, calls, len(rows), c.twice(rows), openJobs, leaked)
+		*chaosSeed, len(c.book.admitted()), len(c.book.all()), c.outcomes(), lost, count(calls), len(rows), c.twice(rows), len(open), leaked)
 	if t.Failed() {
 		chaosBalance += fmt.Sprintf("; FAILED, again with -chaos.seed %d -chaos.for %v -chaos.shards %d", *chaosSeed, *chaosFor, *chaosN)
 	}
@@ -431,7 +461,7 @@ func (c *chaos) openRows() int {
 // every job has ended.
 func (c *chaos) leaked() (n int64) {
 	c.t.Helper()
-	eventually(c.t, 30*time.Second, "slots free", func() error {
+	proctest.Eventually(c.t, 30*time.Second, "slots free", func() error {
 		n = 0
 		for _, b := range c.labs {
 			n += int64(b.inService())

@@ -12,6 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
+	"leeway/rehearsal/proctest"
 	"leeway/slackgate"
 )
 
@@ -96,7 +97,7 @@ func TestWorkerKilledAlone(t *testing.T) {
 	}
 	d.labs["lab-paid"].busy(2)
 	d.workers[0].kill()
-	eventually(t, 10*time.Second, "pool down", func() error {
+	proctest.Eventually(t, 10*time.Second, "pool down", func() error {
 		if got := d.submit(client.Job{Class: "paid-only", Text: text}).reason(); got != slackgate.ReasonPoolDown {
 			return fmt.Errorf("the gate says %s", got)
 		}
@@ -125,7 +126,7 @@ func TestAPIKilled(t *testing.T) {
 			}
 		})
 	}()
-	eventually(t, 20*time.Second, "flood", func() error {
+	proctest.Eventually(t, 20*time.Second, "flood", func() error {
 		if n := len(d.book.all()); n < 60 {
 			return fmt.Errorf("%d answers", n)
 		}
@@ -143,7 +144,7 @@ func TestAPIKilled(t *testing.T) {
 		}
 	}
 	// Ghosts, admitted and never acknowledged, end too.
-	eventually(t, 20*time.Second, "nothing in flight", func() error {
+	proctest.Eventually(t, 20*time.Second, "nothing in flight", func() error {
 		for p, pg := range d.metrics() {
 			if n := pg.get(`job_inflight{path="paid"}`) + pg.get(`job_inflight{path="free"}`); n != 0 {
 				return fmt.Errorf("%s says %d", p.name, n)
@@ -202,7 +203,7 @@ func TestWorkerStops(t *testing.T) {
 	for range 2 { // the two that waited may have begun at the old pace
 		d.admit(client.Job{Class: "paid-only", Text: text})
 	}
-	eventually(t, 10*time.Second, "two slow requests in service", func() error {
+	proctest.Eventually(t, 10*time.Second, "two slow requests in service", func() error {
 		open := 0
 		for _, a := range paid.attempts() {
 			if a.Ended == "open" && time.Now().UnixMilli()-a.ReceivedAtMS > 1500 {
@@ -215,8 +216,8 @@ func TestWorkerStops(t *testing.T) {
 		return nil
 	})
 	begun = time.Now()
-	second.signal(syscall.SIGTERM)
-	eventually(t, 5*time.Second, "worker is stopping", func() error {
+	second.Signal(syscall.SIGTERM)
+	proctest.Eventually(t, 5*time.Second, "worker is stopping", func() error {
 		for _, l := range second.lines() {
 			if msg, _ := l["msg"].(string); len(msg) > 8 && msg[:8] == "stopping" {
 				return nil
@@ -251,6 +252,7 @@ func TestWorkerStops(t *testing.T) {
 // TestNoWorker: without a worker the gate says so; one that joins or leaves
 // changes its answer within moments.
 func TestNoWorker(t *testing.T) {
+	t.Parallel()
 	d := deploy(t, quick())
 	d.startAPI()
 	s := d.submit(client.Job{Text: text})
@@ -260,7 +262,7 @@ func TestNoWorker(t *testing.T) {
 	becomes := func(what string, want slackgate.Reason) {
 		t.Helper()
 		begun := time.Now()
-		eventually(t, 6*time.Second, what, func() error {
+		proctest.Eventually(t, 6*time.Second, what, func() error {
 			if got := d.submit(client.Job{Text: text}).reason(); got != want {
 				return fmt.Errorf("the gate says %s, want %s", got, want)
 			}

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"leeway/broker/client"
+	"leeway/rehearsal/proctest"
 )
 
 // languages are those of docs/examples.md, by the mark of their blocks.
@@ -89,7 +90,7 @@ func command(ctx context.Context, t *testing.T, mark, file string) *exec.Cmd {
 
 // receiver is a program of the page that listens for webhooks.
 type receiver struct {
-	out, err capture
+	out, err proctest.Capture
 	url      string
 
 	mu   sync.Mutex
@@ -129,12 +130,12 @@ func TestExamples(t *testing.T) {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			if t.Failed() {
-				t.Logf("the receiver in %s said on stderr:\n%s", mark, tail(r.err.String()))
+				t.Logf("the receiver in %s said on stderr:\n%s", mark, proctest.Tail(r.err.String()))
 			}
 		})
 	}
 	for mark, r := range heard {
-		eventually(t, 30*time.Second, mark+" listens", func() error {
+		proctest.Eventually(t, 30*time.Second, mark+" listens", func() error {
 			m := portLine.FindStringSubmatch(r.out.String())
 			if m == nil {
 				return errors.New(r.out.String() + r.err.String())
@@ -196,9 +197,9 @@ func TestExamples(t *testing.T) {
 	d.labs["lab-paid"].busy(len(held))
 	d.labs["lab-paid"].pace(60)
 	var running sync.WaitGroup
-	outputs := map[string]*capture{}
+	outputs := map[string]*proctest.Capture{}
 	for mark, file := range producers {
-		out := &capture{}
+		out := &proctest.Capture{}
 		outputs[mark] = out
 		cmd := command(ctx, t, mark, file)
 		cmd.Dir = filepath.Dir(file)
@@ -210,7 +211,7 @@ func TestExamples(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, time.Minute, "each is refused", func() error {
+	proctest.Eventually(t, time.Minute, "each is refused", func() error {
 		for mark, out := range outputs {
 			if !strings.Contains(out.String(), "refused: reject_rate, again in ") {
 				return fmt.Errorf("%s: %s", mark, out)
@@ -235,7 +236,7 @@ func TestExamples(t *testing.T) {
 	}
 
 	for mark, r := range heard {
-		eventually(t, 30*time.Second, mark+" is told of every end", func() error {
+		proctest.Eventually(t, 30*time.Second, mark+" is told of every end", func() error {
 			cancelled, usable := strings.Count(r.out.String(), " cancelled\n"), strings.Count(r.out.String(), " usable\n")
 			if cancelled != primed || usable != 4 {
 				return fmt.Errorf("%d cancelled, %d usable:\n%s", cancelled, usable, r.out.String())

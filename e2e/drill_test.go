@@ -18,6 +18,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/wire"
+	"leeway/rehearsal/proctest"
 )
 
 // evidence is what these tests read of a drill's JSON.
@@ -55,7 +56,7 @@ func (d *stack) controls() []string {
 // drill starts `leeway drill` against the stack. What it prints is not JSON.
 func (d *stack) drill(args ...string) *process {
 	d.t.Helper()
-	p := start(d.t, "leeway", nil, append([]string{"drill"}, append(args, "--url", d.client.Base)...)...)
+	p := start(d.t, "leeway", nil, append([]string{"drill"}, append(args, "--api", d.client.Base)...)...)
 	p.plain = true
 	return p
 }
@@ -66,20 +67,20 @@ func (d *stack) drilled(within time.Duration, args ...string) (e evidence, code 
 	file := filepath.Join(d.t.TempDir(), "evidence.json")
 	p := d.drill(append(args, "--json", file)...)
 	select {
-	case <-p.done:
+	case <-p.Done:
 	case <-time.After(within):
 		d.t.Fatalf("the drill did not end in %v", within)
 	}
 	p.judged = true // it may well exit 1
 	raw, err := os.ReadFile(file)
 	if err != nil {
-		d.t.Fatalf("%v; the drill printed:\n%s%s", err, tail(p.out.String()), tail(p.err.String()))
+		d.t.Fatalf("%v; the drill printed:\n%s%s", err, proctest.Tail(p.Out.String()), proctest.Tail(p.Err.String()))
 	}
 	if err := json.Unmarshal(raw, &e); err != nil {
 		d.t.Fatal(err)
 	}
-	d.t.Logf("%s", p.out.String())
-	return e, p.cmd.ProcessState.ExitCode()
+	d.t.Logf("%s", p.Out.String())
+	return e, p.Cmd.ProcessState.ExitCode()
 }
 
 // undone checks that a drill has left nothing behind: labs healthy, no flag set,
@@ -98,7 +99,7 @@ func (d *stack) undone() {
 	if i := slices.IndexFunc(flags, func(f wire.FlagView) bool { return f.Source == "flag" }); i >= 0 {
 		d.t.Errorf("still set: %+v", flags[i])
 	}
-	eventually(d.t, 10*time.Second, "no job of the drill is left", func() error {
+	proctest.Eventually(d.t, 10*time.Second, "no job of the drill is left", func() error {
 		p, err := d.client.Pools(d.t.Context())
 		if err != nil {
 			return err
@@ -117,6 +118,7 @@ func (d *stack) undone() {
 // from the API alone, faults go to the labs that are named, and nothing is left
 // behind.
 func TestDrill(t *testing.T) {
+	t.Parallel()
 	d := run(t, quick())
 	e, code := d.drilled(time.Minute, append(d.controls(), "--plan", "testdata/drill-short.yaml", "--class", "free-only")...)
 	if e.Against != d.client.Base || len(e.Differs)+len(e.LeftOut) > 0 || len(e.Runs) != 1 {
@@ -162,20 +164,20 @@ func (d *stack) drillRefuses() {
 		{"declared --no-recheck", "as it is"},
 	} {
 		p := d.drill(strings.Fields(row.args)...)
-		<-p.done
+		<-p.Done
 		p.judged = true
-		if code := p.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.err.String(), row.says) {
-			d.t.Errorf("drill %s: exit %d: %s", row.args, code, p.err.String())
+		if code := p.Cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.Err.String(), row.says) {
+			d.t.Errorf("drill %s: exit %d: %s", row.args, code, p.Err.String())
 		}
 	}
 	p := d.drill("list")
-	<-p.done
+	<-p.Done
 	for _, want := range []string{
 		"left out: fault lab-free slow after 6000 ms: needs the control of lab-free (--lab-control lab-free=URL)",
 		"can be played there, with 5 of its 6 thresholds", // declared: its number of usable jobs is for other pools
 	} {
-		if !strings.Contains(p.out.String(), want) {
-			d.t.Errorf("drill list does not say %q:\n%s", want, p.out.String())
+		if !strings.Contains(p.Out.String(), want) {
+			d.t.Errorf("drill list does not say %q:\n%s", want, p.Out.String())
 		}
 	}
 }
@@ -183,6 +185,7 @@ func (d *stack) drillRefuses() {
 // TestDrillInterrupted ends a drill by Ctrl-C while a fault, a flag and a stopped
 // Redis are its doing: all of it is undone, and its jobs are taken back.
 func TestDrillInterrupted(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.FreeMS = 3000 // jobs that are still there when the drill is ended
 	s.FreeP95 = 3200
@@ -208,7 +211,7 @@ thresholds: [ledger_problems <= 0]
 		p.outage = true
 	}
 	p := d.drill(append(d.controls(), "--plan", plan, "--redis-pid", strconv.Itoa(d.redis.PID()))...)
-	eventually(t, 20*time.Second, "Redis is stopped", func() error {
+	proctest.Eventually(t, 20*time.Second, "Redis is stopped", func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.redis.PID()))
 		if err != nil {
 			return err
@@ -218,17 +221,17 @@ thresholds: [ledger_problems <= 0]
 		}
 		return nil
 	})
-	p.signal(syscall.SIGINT)
+	p.Signal(syscall.SIGINT)
 	select {
-	case <-p.done:
+	case <-p.Done:
 	case <-time.After(callTimeout):
 		t.Fatal("the drill did not end")
 	}
 	p.judged = true
-	if code := p.cmd.ProcessState.ExitCode(); code != 1 {
+	if code := p.Cmd.ProcessState.ExitCode(); code != 1 {
 		t.Errorf("exit %d", code)
 	}
-	if s := p.err.String(); strings.Contains(s, "could not be undone") {
+	if s := p.Err.String(); strings.Contains(s, "could not be undone") {
 		t.Errorf("it said: %s", s)
 	}
 	d.undone()

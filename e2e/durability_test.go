@@ -23,10 +23,10 @@ const dyingRate = 200
 // deathOf is one way for Redis to end.
 type deathOf struct {
 	name string
-	end  func(*redistest.Server)
+	end  func(testing.TB, *redistest.Server)
 }
 
-var killed = deathOf{"SIGKILL", (*redistest.Server).Kill}
+var killed = deathOf{"SIGKILL", func(_ testing.TB, s *redistest.Server) { s.Kill() }}
 
 // dying is a deployment whose Redis dies under load. Jobs wait long, so that
 // nearly all that was acknowledged is still to be done when it does.
@@ -81,7 +81,7 @@ func (d *stack) die(how deathOf, before, after time.Duration) death {
 	}()
 	<-time.After(time.Until(begun.Add(before)))
 	died := time.Now()
-	how.end(d.redis)
+	how.end(d.t, d.redis)
 	d.redis.Run()
 	<-loaded
 	close(acks)

@@ -73,6 +73,7 @@ func TestExampleLab(t *testing.T) {
 // TestExampleOpenAI runs examples/openai.yaml with lab backends in the place of
 // the services: only their addresses change. No key is ever printed.
 func TestExampleOpenAI(t *testing.T) {
+	t.Parallel()
 	const key, other = "sk-e2e-first-secret", "e2e-second-secret"
 	keyFile := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(keyFile, []byte(other+"\n"), 0o600); err != nil {
@@ -101,7 +102,7 @@ func TestExampleOpenAI(t *testing.T) {
 	}
 	for _, p := range []*process{d.api, d.workers[0]} {
 		p.stop()
-		if all := p.out.String() + p.err.String(); strings.Contains(all, key) || strings.Contains(all, other) {
+		if all := p.Out.String() + p.Err.String(); strings.Contains(all, key) || strings.Contains(all, other) {
 			t.Errorf("%s printed a key", p.name)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 // wait 4.5 s, the second backend is healthy. All eight are served in time,
 // which no count of attempts would have done.
 func TestSlowPrimary(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.Spare = true
 	s.PaidSlots, s.PaidP95 = 8, 1500

@@ -10,12 +10,14 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
+	"leeway/rehearsal/proctest"
 )
 
 // TestWorkerKilledWith64InFlight: a worker dies with 64 calls open. Each of its
 // jobs is decided within seconds: those with slack are answered in time by the
 // worker that is left, those without are missed and told so.
 func TestWorkerKilledWith64InFlight(t *testing.T) {
+	t.Parallel()
 	const n, hasty = 64, 8
 	s := quick()
 	s.PaidSlots, s.PaidMS, s.PaidP95 = n, 2500, 3000
@@ -33,7 +35,7 @@ func TestWorkerKilledWith64InFlight(t *testing.T) {
 		t.Fatalf("%d admitted: %v", got, d.book.reasons())
 	}
 	paid := d.labs["lab-paid"]
-	eventually(t, 20*time.Second, "all have been called", func() error {
+	proctest.Eventually(t, 20*time.Second, "all have been called", func() error {
 		if got := len(paid.attempts()); got < n {
 			return fmt.Errorf("%d have", got)
 		}

@@ -17,13 +17,14 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/wire"
+	"leeway/rehearsal/proctest"
 	"leeway/slackgate"
 )
 
 // peakMiB is the most memory that a process has had, as the kernel counts it.
 func (p *process) peakMiB() int {
 	p.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Cmd.Process.Pid))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func largeBatch(t *testing.T, n int, within time.Duration) {
 
 	// The answers, as they come.
 	outcomes, answered, cursor := map[broker.Outcome]int64{}, map[string]broker.Outcome{}, int64(0)
-	eventually(t, within, "every job ends", func() error {
+	proctest.Eventually(t, within, "every job ends", func() error {
 		err := d.client.BatchResults(ctx, id, cursor, time.Second, func(r *wire.ResultLine) error {
 			cursor = r.NextCursor
 			outcomes[r.Job.Outcome]++

@@ -77,6 +77,7 @@ func TestScaledWorkload(t *testing.T) {
 
 // TestEmbedded: one process is all there is.
 func TestEmbedded(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "leeway.yaml")
 	doc := "listen: 127.0.0.1:0\nmetrics_listen: 127.0.0.1:0\nworker_metrics_listen: 127.0.0.1:0\nredis: {timeout_ms: 1000}\n" +
 		"pools:\n  paid: {limit: 2, first_byte_p95_ms: 250}\n  free: {limit: 1, first_byte_p95_ms: 600}\n"

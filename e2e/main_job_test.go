@@ -54,6 +54,7 @@ const text = "The slack gate admits only what can be answered in time. A reject 
 // TestMainJob takes the whole corpus through real processes and holds every
 // book against every other.
 func TestMainJob(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	// Room for a busy machine: what is tested is the books, not the speed.
 	s.PaidP95, s.FreeP95, s.DeadlineMS = 500, 1200, 7000
@@ -91,6 +92,7 @@ func TestMainJob(t *testing.T) {
 
 // TestBatch sends a batch with one bad line: the good ones stand, in order.
 func TestBatch(t *testing.T) {
+	t.Parallel()
 	d := run(t, quick())
 	line := func(text string) string { return fmt.Sprintf(`{"text":%q}`, text) }
 	body := strings.Join([]string{line("One sentence. " + text), `{"text":"x","deadline_ms":-1}`, line("Two sentences. " + text)}, "\n")
@@ -148,6 +150,7 @@ func curl(t *testing.T, method, url, body string) string {
 // TestNewUserWithCurl submits, sees the verdict, waits for the answer and
 // reads the metrics by their published names.
 func TestNewUserWithCurl(t *testing.T) {
+	t.Parallel()
 	d := run(t, quick())
 	doc := documents(t)[0]
 	body, err := json.Marshal(map[string]any{"text": doc, "deadline_ms": 4000})

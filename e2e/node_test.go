@@ -84,6 +84,7 @@ func nodeClient(t *testing.T) (ask func(base, what string) *nodeSaw) {
 // is tried again after Retry-After and no sooner, one that is not tried again,
 // and a stream that is left.
 func TestOfficialNodeClient(t *testing.T) {
+	t.Parallel()
 	ask := nodeClient(t)
 	s := quick()
 	s.PaidTail, s.PaidP95 = 1000, 500

@@ -12,6 +12,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
+	"leeway/rehearsal/proctest"
 	"leeway/slackgate"
 )
 
@@ -61,6 +62,7 @@ func (d *stack) whileAway() (slowest time.Duration) {
 // TestRedisRestarts: Redis dies under load and comes back with its AOF. Ours go
 // on by themselves, and no acknowledged job is missing.
 func TestRedisRestarts(t *testing.T) {
+	t.Parallel()
 	s := quick()
 	s.PaidMS, s.PaidP95 = 300, 600
 	s.DeadlineMS, s.ReserveMS = 6000, 500
@@ -74,7 +76,7 @@ func TestRedisRestarts(t *testing.T) {
 		defer close(loaded)
 		every(50*time.Millisecond, 120, func(int) { d.submit(client.Job{Text: text}) })
 	}()
-	eventually(t, 10*time.Second, "load", func() error {
+	proctest.Eventually(t, 10*time.Second, "load", func() error {
 		if n := len(d.book.admitted()); n < 8 {
 			return fmt.Errorf("%d admitted", n)
 		}
@@ -92,7 +94,7 @@ func TestRedisRestarts(t *testing.T) {
 	t.Logf("slowest answer while Redis was dead %v; ready %v after it was back",
 		slowest.Round(time.Millisecond), time.Since(back).Round(time.Millisecond))
 	<-loaded
-	eventually(t, 10*time.Second, "admissions afterwards", func() error {
+	proctest.Eventually(t, 10*time.Second, "admissions afterwards", func() error {
 		if s := d.submit(client.Job{Text: text}); !s.admitted() {
 			return fmt.Errorf("%s", s.reason())
 		}
@@ -116,6 +118,31 @@ func (d *stack) generated(s *submission) (n int) {
 		}
 	}
 	return n
+}
+
+// TestStopWhileRedisStandsStill: a worker that is told to stop while Redis stands
+// still ends, and what it could not book is in its log and is closed later.
+func TestStopWhileRedisStandsStill(t *testing.T) {
+	t.Parallel()
+	s := slow()
+	s.PaidMS, s.RedisMS, s.GraceMS = 500, defaultMS, 1000
+	d := run(t, s)
+	d.api.outage, d.workers[0].outage = true, true
+	d.admit(client.Job{Class: "paid-only", Text: text})
+	d.labs["lab-paid"].busy(1)
+	d.redis.Pause()
+	begun := time.Now()
+	d.workers[0].Stop() // fails after 30 s
+	t.Logf("stopped after %v with a grace of 1 s", time.Since(begun).Round(time.Millisecond))
+	if !strings.Contains(d.workers[0].Out.String(), `"msg":"not booked`) {
+		t.Error("the log does not say what was not booked")
+	}
+	d.redis.Resume()
+	d.startWorker()
+	d.ready()
+	d.opens(slackgate.Paid)
+	d.settled(40 * time.Second)
+	d.audit(rules{})
 }
 
 // pausedJobs complete while Redis stands still.

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"leeway/rehearsal/proctest"
 )
 
 // TestSecretsNowhere plants a secret in every place that takes one, runs jobs,
@@ -125,15 +127,15 @@ func TestSecretsNowhere(t *testing.T) {
 	d.env = []string{"REDIS_URL=" + redisURL(wrongRedis), "LEEWAY_LOG_LEVEL=debug", "PAID_KEY=" + backendKey}
 	stranger := d.startAPI()
 	stranger.outage = true
-	eventually(t, 10*time.Second, "the wrong password is named", func() error {
+	proctest.Eventually(t, 10*time.Second, "the wrong password is named", func() error {
 		if r := ask(oncall, http.MethodGet, "/readyz", ""); r.status != http.StatusServiceUnavailable || !strings.Contains(string(r.body), "credentials") {
 			return fmt.Errorf("%d %s", r.status, r.body)
 		}
 		return nil
 	})
 	everything()
-	eventually(t, 10*time.Second, "the log says it too", func() error {
-		if !strings.Contains(stranger.out.String(), "credentials") {
+	proctest.Eventually(t, 10*time.Second, "the log says it too", func() error {
+		if !strings.Contains(stranger.Out.String(), "credentials") {
 			return errors.New("not yet")
 		}
 		return nil
@@ -150,10 +152,10 @@ func TestSecretsNowhere(t *testing.T) {
 
 	for _, p := range []*process{api, worker, stranger} {
 		p.stop()
-		if n := strings.Count(p.out.String(), "\n"); n < 2 {
-			t.Errorf("%s printed %d lines: %s", p.name, n, p.out.String())
+		if n := strings.Count(p.Out.String(), "\n"); n < 2 {
+			t.Errorf("%s printed %d lines: %s", p.name, n, p.Out.String())
 		}
-		said.WriteString(p.out.String() + p.err.String())
+		said.WriteString(p.Out.String() + p.Err.String())
 	}
 	all := said.String()
 	for name, secret := range secrets {

@@ -23,6 +23,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
+	"leeway/rehearsal/proctest"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
@@ -42,6 +43,8 @@ type settings struct {
 	Spare bool
 
 	DeadlineMS, ReserveMS int
+	FreeCutMS             int   // closes free at that queue age; 0: the policy's own
+	Budget                int64 // of the default class, micro-units a day; 0: none
 	GraceMS               int
 	// RedisMS bounds each call to Redis.
 	RedisMS int
@@ -77,6 +80,9 @@ redis:
   shards: {{or .Shards 1}}
 gate:
   policy: {{or .Policy "predictive"}}
+{{- if .FreeCutMS}}
+  free_queue_age_cut_ms: {{.FreeCutMS}}
+{{- end}}
 worker:
   shutdown_grace_ms: {{.GraceMS}}
 pools:
@@ -107,6 +113,9 @@ classes:
   summary:
     deadline_ms: {{.DeadlineMS}}
     reserve_ms: {{.ReserveMS}}
+{{- if .Budget}}
+    budget_micro_per_day: {{.Budget}}
+{{- end}}
   paid-only:
     deadline_ms: {{.DeadlineMS}}
     reserve_ms: {{.ReserveMS}}
@@ -141,27 +150,30 @@ func startLabWith(t *testing.T, model string, args []string) *backend {
 	t.Helper()
 	p := start(t, "leeway", nil, args...)
 	p.plain = true
-	b := &backend{process: p}
-	eventually(t, 20*time.Second, model+" listens", func() error {
-		m := labLine.FindStringSubmatch(p.out.String())
-		if m == nil {
-			return errors.New("no addresses printed")
-		}
-		b.url, b.control = m[1], m[2]
-		return nil
-	})
+	m := p.Says(20*time.Second, labLine)
+	b := &backend{process: p, url: m[1], control: m[2]}
 	return b
 }
 
 // fault sets a fault for all requests; an empty name is health.
 func (b *backend) fault(name string, ms int) {
 	b.t.Helper()
-	method, body := http.MethodDelete, ""
-	if name != "" {
-		method, body = http.MethodPut, fmt.Sprintf(`{"name":%q,"ms":%d}`, name, ms)
+	b.plays(lab.Fault{Name: name, MS: int64(ms)})
+}
+
+// plays sets a fault; one without a name is health.
+func (b *backend) plays(f lab.Fault) {
+	b.t.Helper()
+	method, body := http.MethodDelete, []byte(nil)
+	if f.Name != "" {
+		method = http.MethodPut
+		var err error
+		if body, err = json.Marshal(f); err != nil {
+			b.t.Fatal(err)
+		}
 	}
-	if r := call(b.t, method, b.control+"/fault", "application/json", body); r.status != http.StatusOK {
-		b.t.Fatalf("fault %s: %d %s", name, r.status, r.body)
+	if r := call(b.t, method, b.control+"/fault", "application/json", string(body)); r.status != http.StatusOK {
+		b.t.Fatalf("fault %+v: %d %s", f, r.status, r.body)
 	}
 }
 
@@ -209,7 +221,7 @@ func (b *backend) inService() int {
 // busy waits until the backend serves n requests.
 func (b *backend) busy(n int) {
 	b.t.Helper()
-	eventually(b.t, 10*time.Second, fmt.Sprintf("%d requests in service", n), func() error {
+	proctest.Eventually(b.t, 10*time.Second, fmt.Sprintf("%d requests in service", n), func() error {
 		if got := b.inService(); got != n {
 			return fmt.Errorf("%d are", got)
 		}
@@ -264,6 +276,7 @@ type stack struct {
 	redis *redistest.Server
 	labs  map[string]*backend // by name
 	file  string              // the configuration
+	args  []string            // further options of its processes
 	env   []string            // of the processes started from now on
 
 	api     *process // the one that takes submissions
@@ -335,7 +348,7 @@ func run(t *testing.T, s settings, redisArgs ...string) *stack {
 // startAPI starts another API process; submissions go to it from now on.
 func (d *stack) startAPI(args ...string) *process {
 	d.t.Helper()
-	p := start(d.t, filepath.Join(d.faulty, "api"), d.env, append([]string{"--config", d.file}, args...)...)
+	p := start(d.t, filepath.Join(d.faulty, "api"), d.env, slices.Concat([]string{"--config", d.file}, d.args, args)...)
 	d.client = &client.Client{Base: "http://" + p.field("listening", "addr"), HTTP: &http.Client{Timeout: callTimeout}}
 	d.api = p
 	d.apis = append(d.apis, p)
@@ -346,7 +359,7 @@ func (d *stack) startAPI(args ...string) *process {
 // offers, is added to that of the stack.
 func (d *stack) startWorker(env ...string) *process {
 	d.t.Helper()
-	p := start(d.t, filepath.Join(d.faulty, "worker"), slices.Concat(d.env, env), "--config", d.file)
+	p := start(d.t, filepath.Join(d.faulty, "worker"), slices.Concat(d.env, env), append([]string{"--config", d.file}, d.args...)...)
 	p.field("working", "metrics_addr")
 	d.workers = append(d.workers, p)
 	return p
@@ -355,7 +368,7 @@ func (d *stack) startWorker(env ...string) *process {
 // ready waits for the API to say that it can admit.
 func (d *stack) ready() {
 	d.t.Helper()
-	eventually(d.t, 10*time.Second, "API ready", func() error {
+	proctest.Eventually(d.t, 10*time.Second, "API ready", func() error {
 		if r := call(d.t, http.MethodGet, d.client.Base+"/readyz", "", ""); r.status != http.StatusOK {
 			return fmt.Errorf("%d %s", r.status, r.body)
 		}
@@ -366,7 +379,7 @@ func (d *stack) ready() {
 // opens waits until the gate would give a job of the default class this path.
 func (d *stack) opens(path slackgate.Path) {
 	d.t.Helper()
-	eventually(d.t, 10*time.Second, "gate opens "+path.String(), func() error {
+	proctest.Eventually(d.t, 10*time.Second, "gate opens "+path.String(), func() error {
 		r := call(d.t, http.MethodGet, d.client.Base+"/v1/gate", "", "")
 		var gate struct {
 			Verdict wire.Verdict `json:"verdict"`
@@ -385,7 +398,7 @@ func (d *stack) metrics() map[*process]page {
 	out := map[*process]page{}
 	for msg, all := range map[string][]*process{"listening": d.apis, "working": d.workers} {
 		for _, p := range all {
-			if p.running() {
+			if p.Running() {
 				out[p] = d.scrape(p, msg)
 			}
 		}
@@ -397,7 +410,7 @@ func (d *stack) metrics() map[*process]page {
 // machine a call may take longer than its limit.
 func (d *stack) scrape(p *process, listening string) (pg page) {
 	d.t.Helper()
-	eventually(d.t, 10*time.Second, p.name+" reads the store", func() error {
+	proctest.Eventually(d.t, 10*time.Second, p.name+" reads the store", func() error {
 		pg = page{d.t, call(d.t, http.MethodGet, "http://"+p.field(listening, "metrics_addr")+"/metrics", "", "").body}
 		if !bytes.Contains(pg.text, []byte("\nleeway_store_up 1\n")) {
 			return errors.New("leeway_store_up is not 1")

@@ -22,6 +22,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/store/storetest"
 	"leeway/broker/wire"
+	"leeway/rehearsal/proctest"
 	"leeway/slackgate"
 )
 
@@ -59,7 +60,7 @@ var nextVersion = map[string]map[string]string{
 // source as it is, with the changed files laid over it.
 func buildNext(t *testing.T) {
 	t.Helper()
-	root, err := filepath.Abs("..")
+	root, err := proctest.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +94,8 @@ func buildNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Without the race detector, as the product is built: most of it is built already.
-	build := exec.Command("go", "build", "-overlay", list, "-o", filepath.Join(bin, "next")+string(filepath.Separator), "./cmd/api", "./cmd/worker")
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if _, err := proctest.Build(filepath.Join(bin, "next"), []string{"-overlay", list}, "api", "worker"); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -224,7 +222,7 @@ func (u *upgrade) crossed() map[string]int {
 func (u *upgrade) until(n int, kinds ...string) {
 	u.t.Helper()
 	before := u.crossed()
-	eventually(u.t, 40*time.Second, fmt.Sprintf("jobs %v", kinds), func() error {
+	proctest.Eventually(u.t, 40*time.Second, fmt.Sprintf("jobs %v", kinds), func() error {
 		now := u.crossed()
 		for _, k := range kinds {
 			if now[k]-before[k] < n {
@@ -277,7 +275,7 @@ func TestRollingUpgrade(t *testing.T) {
 	// over by this one.
 	_, _ = u.startDoor("")
 	back := u.startHand("")
-	if !strings.Contains(back.out.String(), `"the store has a newer layout that is open to this program","layout":4`) {
+	if !strings.Contains(back.Out.String(), `"the store has a newer layout that is open to this program","layout":4`) {
 		t.Error("the old version does not say that a newer one was here")
 	}
 	nextWorker.kill()

@@ -21,6 +21,7 @@ import (
 	"leeway/broker/client"
 	"leeway/broker/faultpoint"
 	"leeway/broker/webhook"
+	"leeway/rehearsal/proctest"
 )
 
 const hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -55,7 +56,7 @@ func newInbox(t *testing.T) *inbox {
 // messages waits for n of them.
 func (in *inbox) messages(t *testing.T, n int) []message {
 	t.Helper()
-	eventually(t, 40*time.Second, fmt.Sprintf("%d messages", n), func() error {
+	proctest.Eventually(t, 40*time.Second, fmt.Sprintf("%d messages", n), func() error {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		if len(in.kept) < n {
@@ -109,7 +110,7 @@ func toldTwice(t *testing.T, s settings) {
 	}
 	rdb := redis.NewClient(opts)
 	defer rdb.Close()
-	eventually(t, 20*time.Second, "nothing is left behind", func() error {
+	proctest.Eventually(t, 20*time.Second, "nothing is left behind", func() error {
 		keys, err := rdb.Keys(context.Background(), "*:webhook*").Result()
 		if len(keys) > 0 {
 			err = errors.Join(err, fmt.Errorf("%v", keys))

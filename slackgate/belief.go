@@ -58,7 +58,8 @@ type State uint8
 const (
 	// Declared: from configuration, nothing measured yet.
 	Declared State = iota
-	// Floored: measured, but with too few samples to go below the declared p95.
+	// Floored: measured, but with too few samples, or too many of them cut, to go
+	// below the declared p95.
 	Floored
 	// Measured: from enough samples.
 	Measured
@@ -88,6 +89,9 @@ type Belief struct {
 	FirstByte Dist
 	// Hold is how long a worker stays taken. At least the first byte.
 	Hold Dist
+	// DeclaredFirstByteMS and DeclaredHoldMS are the declared p95s, to which what is
+	// measured may come back; 0: not known.
+	DeclaredFirstByteMS, DeclaredHoldMS float64
 	// Samples is the number of calls behind the numbers; 0 when declared.
 	Samples int
 	// State says where the numbers come from.
@@ -102,6 +106,38 @@ func FixedBelief(firstByteMS, holdMS int64) Belief {
 
 // OK reports whether the belief can be calculated with.
 func (b *Belief) OK() bool { return b.FirstByte.ok() && b.Hold.ok() }
+
+// NeedMS is the slack that job j needs with every worker free: the 95th percentile
+// of the first byte and, unless its class counts the first byte alone, that of the
+// hold less the reserve. A pool in which that is more than the slack of any job that
+// may come has been closed by its own measurement: nothing but a probe can show that
+// it has recovered.
+func (b *Belief) NeedMS(j *Job) int64 { return idleNeedMS(b.FirstByte.P95MS, b.Hold.P95MS, j) }
+
+func idleNeedMS(firstByteP95MS, holdP95MS float64, j *Job) int64 {
+	if !j.FirstByteOnly {
+		firstByteP95MS = max(firstByteP95MS, holdP95MS-float64(j.ReserveMS))
+	}
+	return ceilMS(firstByteP95MS)
+}
+
+// A pool that its own measurement has closed.
+const (
+	// ProbeEveryMS is how often it is probed, over all workers together.
+	ProbeEveryMS = 3000
+	// ProbesToReopen is how many probes in a row reopen it if they are answered in
+	// time.
+	ProbesToReopen = 3
+)
+
+// reopensInMS is when a pool that is closed to job j by its own measurement may be
+// open to it again; [Unbounded] if it would be closed by what is declared, too.
+func (b *Belief) reopensInMS(j *Job, slackMS int64) int64 {
+	if b.State == Declared || idleNeedMS(b.DeclaredFirstByteMS, b.DeclaredHoldMS, j) > slackMS {
+		return Unbounded
+	}
+	return ProbesToReopen * ProbeEveryMS
+}
 
 // residual is what is expected of a call that has run for some time.
 type residual struct{ mean, variance float64 }

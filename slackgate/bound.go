@@ -205,16 +205,20 @@ func (j *Job) may(p Path) bool { return j.Prefer[0] == p || j.Prefer[1] == p }
 
 // retryAfterMS is how long the refused job would have to wait, were nothing
 // else to come, until the pool can take it with as much slack as it has now.
-// [Unbounded] if that will never be or cannot be said.
+// [Unbounded] if that will never be or cannot be said. A pool that its own
+// measurement has closed to the job is probed meanwhile.
 //
 // A position's need falls by a millisecond a millisecond while the workers
 // work. So what the first place behind the counted jobs needs more than the
 // mark gives is the time to wait.
 func (b *Bound) retryAfterMS(s *PoolState, j *Job, slackMS int64) int64 {
-	if len(b.Rungs) == 0 || s.ClassQueueAgeMS >= b.MaxClassQueueAgeMS || s.Ladder.IdleNeedMS(j) > slackMS {
+	if len(b.Rungs) == 0 || s.ClassQueueAgeMS >= b.MaxClassQueueAgeMS {
 		return Unbounded
 	}
 	l, at := s.Ladder, slackMS
+	if l.belief.NeedMS(j) > slackMS {
+		return l.belief.reopensInMS(j, slackMS)
+	}
 	behind := s.position(max(s.Break.Waiting, int64(s.Ahead)))
 	if i := s.Break.Rung - 1; i > b.First && i < len(l.rungs) {
 		at = l.rungs[i-1].WithinMS // what the last of the jobs that rung i allows needs

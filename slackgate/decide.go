@@ -54,7 +54,7 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		r.Reason, r.Limit, r.RetryAfterMS = ReasonRate, LimitInFlight, spread(s.endsInMS(&j), j.Spread)
 		return r
 	}
-	asked, closed := 0, 0
+	asked, closed, unknown := 0, 0, false
 	retry, budgetRetry, shareRetry := int64(Unbounded), int64(Unbounded), int64(Unbounded)
 	for place := range j.Prefer {
 		var b Bound
@@ -67,6 +67,10 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 			continue
 		}
 		if pool.Capacity <= 0 {
+			continue
+		}
+		if b.Laddered && len(b.Rungs) == 0 {
+			unknown = true // slots live that its ladder was not built for
 			continue
 		}
 		asked++
@@ -96,6 +100,8 @@ func Decide(s *Snapshot, j Job, p Policy, nowMS int64) Result {
 		}
 	}
 	switch {
+	case unknown:
+		r.Reason, r.Limit = ReasonGateUnavailable, ""
 	case r.Reason == ReasonBudget:
 		// Time may open the other pool sooner than the next day this one.
 		r.RetryAfterMS = spread(min(retry, budgetRetry, shareRetry), j.Spread)
@@ -121,10 +127,6 @@ func (r *Result) ask(b *Bound, pool *PoolState, j *Job, rule Rule) (holds bool) 
 		if b.NeedAddsAge {
 			r.NeedMS[b.Path] += pool.QueueAgeMS
 		}
-		return holds
-	}
-	if len(b.Rungs) == 0 {
-		r.NeedMS[b.Path] = Unbounded
 		return holds
 	}
 	r.NeedMS[b.Path], r.PredictedWaitMS = b.ladder.needAndWait(pool.position(int64(pool.Ahead)), j)

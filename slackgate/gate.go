@@ -5,7 +5,7 @@
 // There is no clock, no Redis and no HTTP here, and nothing in it may import
 // any of them. The admission API, a job that is re-routed and the simulator all
 // call [Decide]. What was promised is looked at again by [Recheck]: when a worker
-// takes the job, before a backend is called, and when its worker was lost.
+// takes the job, before a backend is called, and when its pool has lost its capacity.
 //
 // All times are milliseconds. Instants (names ending in AtMS, and NowMS) are on
 // one clock, that of the store the snapshot was read from; everything else is a
@@ -42,6 +42,18 @@ func (p Path) String() string {
 		return "reject"
 	}
 	return "unknown"
+}
+
+// Other is the other pool; Reject for what is none.
+func (p Path) Other() Path {
+	switch p {
+	case Paid:
+		return Free
+	case Free:
+		return Paid
+	case Reject:
+	}
+	return Reject
 }
 
 // MarshalText implements [encoding.TextMarshaler].
@@ -212,8 +224,8 @@ type PoolState struct {
 	// Closed is set while a flag or a drain closes the pool to newcomers.
 	Closed bool
 
-	// Ladder is what the predictive rule knows of the pool's workers; nil: it
-	// admits nothing. The seed rule does not read it.
+	// Ladder is what the predictive rule knows of the pool's workers; nil:
+	// nothing, and it cannot decide. The seed rule does not read it.
 	Ladder *Ladder
 	// Ahead counts the waiting jobs that go before this one: those with an
 	// urgency at or before its own. At most Waiting.

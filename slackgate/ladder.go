@@ -83,6 +83,7 @@ type Ladder struct {
 	hold     sum   // last byte after a wait
 	reserve  int64 // of the hold test; Unbounded: none is needed
 	serves   int64 // the smallest reserve of a job the hold test is right for
+	capacity int
 	running  int
 	workers  int // workers that are expected to come free
 	idle     int
@@ -137,7 +138,7 @@ type LadderInput struct {
 func (l *Ladder) Build(p *LadderInput) {
 	l.rungs, l.groups = l.rungs[:0], l.groups[:0]
 	l.starts = l.starts[:0]
-	l.running = len(p.RunningAgesMS)
+	l.capacity, l.running = p.Capacity, len(p.RunningAgesMS)
 	l.workers, l.idle = 0, 0
 	l.belief = p.Belief
 	l.reserve, l.serves = p.ReserveMS, p.ReserveMS
@@ -360,6 +361,10 @@ func (l *Ladder) search(first, lo, hi int, at, needLo, needHi int64) (int, int64
 // change them.
 func (l *Ladder) Rungs() []Rung { return l.rungs }
 
+// Capacity is the number of living slots the ladder was built for. With any other
+// it says nothing.
+func (l *Ladder) Capacity() int { return l.capacity }
+
 // Running is the number of running jobs the ladder was built from.
 func (l *Ladder) Running() int { return l.running }
 
@@ -439,15 +444,4 @@ func (l *Ladder) needAndWait(ahead int, j *Job) (need, wait int64) {
 	}
 	mean, variance, tail := l.wait(max(ahead, 0))
 	return l.after(mean, variance, tail, reserve), ceilMS(mean)
-}
-
-// IdleNeedMS is what job j would need with every worker free. A pool in which
-// that is more than the slack of any job that may come has been closed by its
-// own measurement: nothing but a probe can show that it has recovered.
-func (l *Ladder) IdleNeedMS(j *Job) int64 {
-	need := l.belief.FirstByte.P95MS
-	if !j.FirstByteOnly {
-		need = max(need, l.belief.Hold.P95MS-float64(j.ReserveMS))
-	}
-	return ceilMS(need)
 }

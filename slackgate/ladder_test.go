@@ -169,13 +169,13 @@ func TestLadderRefusesNonsense(t *testing.T) {
 			change(&p)
 			l := build(p)
 			o := &order{nowMS: testNow}
-			if r := decideOne(l, o, len(p.RunningAgesMS), paidJob(1<<40, 0)); r.Admitted() || r.NeedMS[Paid] != Unbounded {
+			if r := decideOne(l, o, len(p.RunningAgesMS), paidJob(1<<40, 0)); r.Reason != ReasonGateUnavailable {
 				t.Fatalf("%+v", r)
 			}
 		})
 	}
 	var zero Ladder
-	if r := decideOne(&zero, &order{nowMS: testNow}, 0, paidJob(1<<40, 0)); r.Admitted() {
+	if r := decideOne(&zero, &order{nowMS: testNow}, 0, paidJob(1<<40, 0)); r.Reason != ReasonGateUnavailable {
 		t.Fatalf("%+v", r)
 	}
 	if r := decideOne(nil, &order{nowMS: testNow}, 0, paidJob(1<<40, 0)); r.Admitted() {
@@ -230,6 +230,32 @@ func TestRetryAfter(t *testing.T) {
 	}
 	if r := decideOne(l, o2, 1, paidJob(1000, 0)); r.RetryAfterMS == 0 {
 		t.Fatalf("%+v", r)
+	}
+}
+
+// A pool that is closed by what was measured says when its probes may have reopened
+// it; one that is closed by what is declared does not.
+func TestRetryAfterWhileClosed(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		state          State
+		declared, hold float64
+		want           int64
+	}{
+		{"not identified", NotIdentified, 1000, 1000, 9000},
+		{"measured", Measured, 1000, 1000, 9000},
+		{"declared as long", Measured, 4001, 4001, 0},
+		{"declared with as long a hold", Floored, 1000, 6001, 0},
+		{"declared to hold as long as fits", Floored, 1000, 6000, 9000},
+		{"nothing measured", Declared, 0, 0, 0},
+	} {
+		b := FixedBelief(4001, 6000)
+		b.State, b.DeclaredFirstByteMS, b.DeclaredHoldMS = c.state, c.declared, c.hold
+		l := build(LadderInput{Capacity: 1, Belief: b, ReserveMS: 2000})
+		r := decideOne(l, &order{nowMS: testNow}, 0, paidJob(4000, 2000))
+		if r.Reason != ReasonNoSlack || r.RetryAfterMS != c.want {
+			t.Errorf("%s: %s, to come again in %d ms, want %d", c.name, r.Reason, r.RetryAfterMS, c.want)
+		}
 	}
 }
 

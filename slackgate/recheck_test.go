@@ -1,6 +1,7 @@
 package slackgate
 
 import (
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -32,26 +33,21 @@ func TestRecheck(t *testing.T) {
 	}
 }
 
-func TestReoffer(t *testing.T) {
-	p95s := [NumPaths]int64{Paid: 1200, Free: 4000}
+func TestWaits(t *testing.T) {
 	for _, tt := range []struct {
-		name    string
-		path    Path
-		p95s    [NumPaths]int64
-		reroute bool
-		want    int64
+		name            string
+		slackMS, leftMS int64
+		want            bool
 	}{
-		{"paid needs its own p95", Paid, p95s, false, 1200},
-		{"nothing is re-routed from paid", Paid, p95s, true, 1200},
-		{"free needs its own p95", Free, p95s, false, 4000},
-		{"paid may take it from free", Free, p95s, true, 1200},
-		{"paid would need more", Free, [NumPaths]int64{Paid: 9000, Free: 4000}, true, 4000},
-		{"nothing is known of paid", Free, [NumPaths]int64{Free: 4000}, true, 4000},
-		{"nothing is known of either", Free, [NumPaths]int64{}, true, Unbounded},
+		{"the grace and the p95s are exactly there", CapacityGraceMS + 1200, CapacityGraceMS + 3200, true},
+		{"a millisecond short of the first byte", CapacityGraceMS + 1199, CapacityGraceMS + 3200, false},
+		{"a millisecond short of the last byte", CapacityGraceMS + 1200, CapacityGraceMS + 3199, false},
+		{"it would pass now, and not after the grace", 1200, 3200, false},
+		{"no slack can be less", math.MinInt64, math.MinInt64, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got, want := Reoffer(tt.path, tt.p95s, tt.reroute), (Recheck{LeastSlackMS: tt.want}); got != want {
-				t.Errorf("got %+v, want %+v", got, want)
+			if got := NewRecheck(1200, 3200, false).Waits(tt.slackMS, tt.leftMS); got != tt.want {
+				t.Errorf("waits: %t, want %t", got, tt.want)
 			}
 		})
 	}

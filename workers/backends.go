@@ -18,18 +18,23 @@ const forgetReport = 5 * syncEvery
 // takes over measured p95s, an operator's orders and what other workers have
 // learned, and reports how the backends look from here. Only one runs at a time.
 func (p *Pool) syncBackends(ctx context.Context) {
+	p.takeP95s()
 	upstreams := p.runner.Upstreams()
 	names := make([]string, len(upstreams))
 	for i, u := range upstreams {
 		names[i] = u.Caller.Name()
-		u.SetP95(p.BackendP95(names[i]))
 	}
 	orders, err := p.Home.BackendOrders(ctx, names)
 	if err != nil {
 		return // with the store away nothing is admitted either
 	}
 	for i, o := range orders {
-		switch u, name := upstreams[i], names[i]; {
+		u, name := upstreams[i], names[i]
+		if o.BackAtMS != 0 && o.BackAtMS != p.putBack[name] {
+			p.putBack[name] = o.BackAtMS
+			u.PutBack()
+		}
+		switch {
 		case o.Out != nil && !p.takenOut[name]:
 			u.TakeOut(o.Out.Why)
 			p.takenOut[name] = true
@@ -42,6 +47,13 @@ func (p *Pool) syncBackends(ctx context.Context) {
 	}
 	if err := p.Home.ReportBackends(ctx, p.id, p.Backends(), forgetReport); err != nil && ctx.Err() == nil {
 		p.Log.Debug("backends not reported", "path", p.Path.String(), "error", err)
+	}
+}
+
+// takeP95s has the runner go by what is measured of the backends.
+func (p *Pool) takeP95s() {
+	for _, u := range p.runner.Upstreams() {
+		u.SetP95(p.BackendP95(u.Caller.Name()))
 	}
 }
 
@@ -63,6 +75,12 @@ const sharedHold = 5 * time.Second
 // onState is told by the runner when a backend's state changes.
 func (p *Pool) onState(name, state, why string) {
 	p.Log.Warn("backend changed state", "path", p.Path.String(), "backend", name, "state", state, "why", why)
+	for _, c := range p.consumers {
+		select {
+		case c.shows <- struct{}{}:
+		default: // it is to look already
+		}
+	}
 	if state != broker.BackendOpen {
 		return
 	}

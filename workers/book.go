@@ -3,19 +3,22 @@ package workers
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"leeway/broker"
+	"leeway/broker/background"
 	"leeway/broker/faultpoint"
 	"leeway/broker/joblog"
+	"leeway/slackgate/latency"
 	"leeway/workers/attempt"
 	"leeway/workers/backend"
 )
 
 // openRow writes the spend row of a call before it is made.
-func (r *jobRun) openRow(ctx context.Context, call attempt.Call) error {
+func (r *jobRun) openRow(_ context.Context, call attempt.Call) error {
 	r.open = r.newRow(&call)
-	err := r.shard.Store.OpenSpend(ctx, r.claim, &r.open)
+	err := r.step(&broker.Step{Job: r.claim, Open: &r.open})
 	faultpoint.Reach(faultpoint.Booked)
 	if err != nil {
 		none := attempt.NotCalled(call)
@@ -37,8 +40,8 @@ func (r *jobRun) newRow(call *attempt.Call) broker.SpendRow {
 // settledRow is the open row, settled by how its attempt ended.
 func (r *jobRun) settledRow(a *attempt.Attempt) broker.SpendRow {
 	row := r.open
-	cost := a.CostMicro()
-	row.Usage, row.Clamped, row.Result = a.Usage.Usage, a.Usage.Clamped, result(a)
+	cost, held := a.Price.CostMicro(a.Usage, a.LargestCostMicro)
+	row.Usage, row.Clamped, row.Result = a.Usage.Usage, a.Usage.Clamped || held, result(a)
 	row.CostMicro, row.ReportedCostMicro = cost, a.Usage.ReportedCostMicro
 	if row.ReportedCostMicro != nil {
 		row.ListCostMicro = new(a.Price.ListCostMicro(a.Usage))
@@ -50,7 +53,7 @@ func (r *jobRun) settledRow(a *attempt.Attempt) broker.SpendRow {
 	}
 	if row.CostDiffers() {
 		r.Log.Error("a backend reported another cost than its price makes", "backend", row.Backend, "job_id", row.JobID,
-			"reported_micro", *row.ReportedCostMicro, "list_micro", *row.ListCostMicro, "price_version", row.PriceVersion)
+			"reported_micro", *row.ReportedCostMicro, "list_micro", *row.ListCostMicro, "booked_micro", row.CostMicro, "price_version", row.PriceVersion)
 	}
 	if a.Price.Free() && cost > 0 {
 		r.Log.Error("a backend without a price reported a cost", "backend", row.Backend, "job_id", row.JobID, "cost_micro", cost)
@@ -87,7 +90,7 @@ var causes = map[broker.Outcome]broker.Cause{
 // conclude is the job's end, by what the attempts came to. cancelled is set when
 // its producer took it back.
 func (r *jobRun) conclude(res *attempt.Result, cancelled bool) *broker.Finish {
-	f := &broker.Finish{Outcome: res.Outcome, Reason: string(res.Reason), Backend: res.Backend, FirstByteMS: -1}
+	f := &broker.Finish{Outcome: res.Outcome, Reason: string(res.Reason), Detail: res.Detail, Backend: res.Backend, FirstByteMS: -1}
 	if res.HasText {
 		f.FirstByteMS = res.FirstByte.Milliseconds()
 	}
@@ -97,7 +100,7 @@ func (r *jobRun) conclude(res *attempt.Result, cancelled bool) *broker.Finish {
 		if n > 1 {
 			f.FallbackOutcome = result(last)
 		}
-		f.FinishReason = string(res.Finish)
+		f.Model, f.FinishReason = last.Model, string(res.Finish)
 		if last.Usage.Known != broker.KnownUnknown {
 			f.Usage = &last.Usage.Usage
 		}
@@ -135,30 +138,39 @@ const (
 	bookPauseMax = 250 * time.Millisecond
 )
 
-// book repeats a write until it was made or refused. What a job did must not
-// be lost because Redis paused at the wrong moment.
-func (p *Pool) book(what, id string, write func(ctx context.Context) error) error {
-	pause := bookPause
-	start := time.Now()
-	for {
-		err := write(context.Background())
+// book repeats a write of how the job ended and of what its attempts cost until
+// it was made or refused. What a job did must not be lost because Redis paused at
+// the wrong moment; where it is away for too long, or the worker has to stop, all
+// that was to be written stands in the log.
+func (r *jobRun) book(what string, spend []broker.SpendRow, write func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(r.booking, bookFor)
+	defer cancel()
+	for pause := bookPause; ; pause = min(2*pause, bookPauseMax) {
+		err := write(context.WithoutCancel(ctx))
 		if err == nil || errors.Is(err, broker.ErrFenced) {
 			return err
 		}
-		if time.Since(start) > bookFor {
-			p.Log.Error("not booked: the reconciler will close it", "what", what, "job_id", id, "error", err)
+		if background.Sleep(ctx, pause) != nil {
+			r.Log.Error("not booked: the job and its spend are closed as unknown once its lease has lapsed",
+				"what", what, "job_id", r.claim.ID, "spend", spend, "error", err)
 			return err
 		}
-		time.Sleep(pause)
-		pause = min(2*pause, bookPauseMax)
 	}
 }
 
-// finish books the job's end and its attempts.
-func (r *jobRun) finish(f *broker.Finish) {
-	var ended *broker.Job
-	err := r.book("outcome", r.claim.ID, func(ctx context.Context) (err error) {
-		ended, err = r.shard.Store.Finish(ctx, r.claim, f, r.settled...)
+// finish books the job's end and its attempts, and claims the next job in the same
+// step.
+func (r *jobRun) finish(f *broker.Finish, samples ...latency.Sample) {
+	var step *broker.Step
+	mayClaim, again := r.mayClaim() && time.Now().Before(r.until), false
+	err := r.book("outcome "+string(f.Outcome), r.settled, func(context.Context) error {
+		step = &broker.Step{Job: r.claim, Finish: f, Settled: r.settled, Samples: samples, Claim: mayClaim, Again: again}
+		err := r.step(step)
+		// A reply that was lost may have spoken of a claimed job. Of an answer nothing
+		// is to be counted twice; where there was none, it may be.
+		if again = true; step.Err != nil {
+			samples = nil
+		}
 		return err
 	})
 	faultpoint.Reach(faultpoint.Finished)
@@ -166,14 +178,16 @@ func (r *jobRun) finish(f *broker.Finish) {
 		r.Log.Warn("outcome discarded: the job had another end", "job_id", r.claim.ID, "outcome", string(f.Outcome))
 	}
 	if err == nil {
-		joblog.Ended(context.Background(), r.Log, ended)
+		joblog.Ended(context.Background(), r.Log, step.Ended)
 	}
+	r.next = r.claimedBy(step)
+	r.asked = step.Claim && !step.Found.Later
 }
 
 // settle books the attempts of a job that is no longer this worker's.
 func (r *jobRun) settle() {
 	if len(r.settled) > 0 {
-		_ = r.book("spend", r.claim.ID, func(ctx context.Context) error { return r.shard.Store.Settle(ctx, r.settled...) })
+		_ = r.book("spend", r.settled, func(ctx context.Context) error { return r.shard.Store.Settle(ctx, r.settled...) })
 	}
 }
 
@@ -181,9 +195,10 @@ func (r *jobRun) settle() {
 // One that its producer took back meanwhile ends here, and gets its line.
 func (r *jobRun) handBack() {
 	c := r.claim
+	rows := slices.Concat(r.settled, r.unwritten)
 	var ended *broker.Job
-	err := r.book("hand-back", c.ID, func(ctx context.Context) (err error) {
-		ended, err = r.shard.Store.Handback(ctx, c, append(r.settled, r.unwritten...)...)
+	err := r.book("hand-back", rows, func(ctx context.Context) (err error) {
+		ended, err = r.shard.Store.Handback(ctx, c, rows...)
 		return err
 	})
 	if err != nil {

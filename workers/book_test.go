@@ -84,14 +84,14 @@ func TestSpendRow(t *testing.T) {
 		{
 			"an attempt that was not called costs nothing", price, attempt.NotCalled(attempt.Call{}),
 			opened(func(r *broker.SpendRow) {
-				r.Usage, r.Result = tokens(0, 0, broker.KnownReported), "not_called"
+				r.Usage, r.Result = tokens(0, 0, broker.KnownUnbilled), "not_called"
 			}), "",
 		},
 		{
 			"a call that was turned away costs nothing", price,
 			attempt.Attempt{Answer: backend.Answer{Usage: backend.Unbilled()}, Reason: backend.ReasonRateLimited},
 			opened(func(r *broker.SpendRow) {
-				r.Usage, r.Result = tokens(0, 0, broker.KnownReported), "rate_limited"
+				r.Usage, r.Result = tokens(0, 0, broker.KnownUnbilled), "rate_limited"
 			}), "",
 		},
 		{
@@ -107,11 +107,31 @@ func TestSpendRow(t *testing.T) {
 		{
 			"a figure far from the list's is told", price,
 			attempt.Attempt{Answer: backend.Answer{Usage: backend.Usage{
-				Usage: tokens(50, 10, broker.KnownReported), ReportedCostMicro: said(700),
+				Usage: tokens(50, 10, broker.KnownReported), ReportedCostMicro: said(250),
 			}}},
 			opened(func(r *broker.SpendRow) {
-				r.Usage, r.CostMicro, r.Result = tokens(50, 10, broker.KnownReported), 700, "whole"
-				r.ReportedCostMicro, r.ListCostMicro = said(700), said(70)
+				r.Usage, r.CostMicro, r.Result = tokens(50, 10, broker.KnownReported), 250, "whole"
+				r.ReportedCostMicro, r.ListCostMicro = said(250), said(70)
+			}), "reported another cost than its price makes",
+		},
+		{
+			"a figure beyond what was kept for the call is held to that, and marked", price,
+			attempt.Attempt{Answer: backend.Answer{Usage: backend.Usage{
+				Usage: tokens(50, 10, broker.KnownReported), ReportedCostMicro: said(250_000),
+			}}},
+			opened(func(r *broker.SpendRow) {
+				r.Usage, r.Clamped, r.CostMicro, r.Result = tokens(50, 10, broker.KnownReported), true, 250, "whole"
+				r.ReportedCostMicro, r.ListCostMicro = said(250_000), said(70)
+			}), "booked_micro=250",
+		},
+		{
+			"a figure of nothing is not believed where the price makes more", price,
+			attempt.Attempt{Answer: backend.Answer{Usage: backend.Usage{
+				Usage: tokens(50, 10, broker.KnownEstimated), ReportedCostMicro: said(0),
+			}}},
+			opened(func(r *broker.SpendRow) {
+				r.Usage, r.CostMicro, r.Result = tokens(50, 10, broker.KnownEstimated), 70, "whole"
+				r.ReportedCostMicro, r.ListCostMicro = said(0), said(70)
 			}), "reported another cost than its price makes",
 		},
 		{
@@ -207,8 +227,8 @@ func TestConclude(t *testing.T) {
 		},
 		{
 			"a job for which no backend was called expired in the queue",
-			attempt.Result{Outcome: broker.OutcomeExpired, Reason: attempt.ReasonNoBackend}, false,
-			broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, Reason: "no_backend", FirstByteMS: -1},
+			attempt.Result{Outcome: broker.OutcomeExpired}, false,
+			broker.Finish{Outcome: broker.OutcomeExpired, Cause: broker.CauseExpiredInQueue, FirstByteMS: -1},
 		},
 		{
 			"an empty answer", attempt.Result{Outcome: broker.OutcomeEmpty, Reason: backend.ReasonEmpty}, false,

@@ -16,53 +16,68 @@ import (
 const ticketFor = 30 * time.Minute
 
 // handle turns a ticket into claims: while jobs wait, the slot takes one after
-// the other, without going back to asynq for each. It never returns an error:
-// tickets are interchangeable, and one spent for nothing is made up for by
-// whoever sees a job waiting without one.
+// the other, each in the step in which the one before ends, without going back to
+// asynq. It never returns an error: tickets are interchangeable, and one spent for
+// nothing is made up for by whoever sees a job waiting without one.
 func (c *consumer) handle(context.Context, *asynq.Task) error {
 	c.inFlight.Add(1)
 	defer c.inFlight.Done()
 	c.Background.Guard("ticket "+c.Path.String(), func() {
-		for began := time.Now(); c.takeOne(); {
-			if time.Since(began) > ticketFor {
+		until := time.Now().Add(ticketFor)
+		for claim := c.claim(); claim != nil; {
+			r := &jobRun{consumer: c, claim: claim, until: until}
+			r.run()
+			switch {
+			case r.asked:
+				claim = r.next
+			case time.Now().After(until):
 				c.putTicket() // others may wait
 				return
+			default:
+				claim = c.claim()
 			}
 		}
 	})
 	return nil
 }
 
-// takeOne claims a job and runs it. It reports whether there may be another:
-// with nothing waiting none is needed, and with every slot of the pool taken
-// those are the ones to come back.
-func (c *consumer) takeOne() (again bool) {
-	p := c.Pool
-	if p.leaving.Load() {
-		return false
+// mayClaim reports whether this worker can take a job: else what waits is others'
+// to take, or is offered to the gate again.
+func (c *consumer) mayClaim() bool {
+	return !c.leaving.Load() && c.steps.Running() && c.callable()
+}
+
+// claim takes a job. It is nil when none waits, and when every slot of the pool
+// is taken: those are the ones to come back.
+func (c *consumer) claim() *broker.Claim {
+	for c.mayClaim() {
+		step := &broker.Step{Claim: true}
+		if err := c.step(step); err != nil {
+			step.Found.Err = err
+		}
+		if claim := c.claimedBy(step); claim != nil || !step.Found.Later {
+			return claim
+		}
 	}
-	claim, met, err := c.shard.Store.Claim(p.base, p.Path, c.shard.Limit, p.Lease)
-	for _, gone := range met.Lost {
-		joblog.Lost(p.base, p.Log, gone)
+	return nil
+}
+
+// claimedBy is the job that a step has claimed, and tells what it met.
+func (c *consumer) claimedBy(step *broker.Step) *broker.Claim {
+	for _, gone := range step.Found.Lost {
+		joblog.Lost(c.base, c.Log, gone)
 	}
-	for _, ended := range met.Ended {
-		joblog.Ended(p.base, p.Log, ended)
+	for _, ended := range step.Found.Ended {
+		joblog.Ended(c.base, c.Log, ended)
 	}
-	switch {
-	case err != nil && claim == nil:
-		p.Log.Warn("claim failed", "path", p.Path.String(), "error", err)
-		return false
-	case err != nil:
-		p.Log.Error("claimed job cannot be read", "job_id", claim.ID, "error", err)
-		(&jobRun{consumer: c, claim: claim}).finish(&broker.Finish{
-			Outcome: broker.OutcomeFailed, Cause: broker.CauseRecordLost, Reason: "record_lost", FirstByteMS: -1,
-		})
-		return true
-	case claim == nil:
-		return false // nothing waits, or every slot of the pool is taken
+	switch err := step.Found.Err; {
+	case err == nil:
+	case step.Claimed == nil:
+		c.Log.Warn("claim failed", "path", c.Path.String(), "error", err)
+	default:
+		c.Log.Error("claimed job cannot be read", "job_id", step.Claimed.ID, "error", err)
 	}
-	(&jobRun{consumer: c, claim: claim}).run()
-	return true
+	return step.Claimed
 }
 
 // putTicket adds a ticket for one job.

@@ -20,12 +20,14 @@ func (c *consumer) measure(samples ...latency.Sample) {
 }
 
 // poolSamples are what a job tells of its pool: the time to its first answer
-// text, over all its attempts, and how long it held its slot.
-func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duration, whole bool) []latency.Sample {
+// text, over all its attempts, and how long it held its slot. Where a call hung
+// before the one that answered, both count as cut: how long it was waited for is
+// that job's slack, and jobs with less leave it sooner.
+func poolSamples(path slackgate.Path, hasText bool, firstByte, held time.Duration, whole, hung bool) []latency.Sample {
 	if !hasText {
 		firstByte = held
 	}
-	return samples(measure.PoolName(path), firstByte, !hasText, held, !whole)
+	return samples(measure.PoolName(path), firstByte, !hasText || hung, held, !whole || hung)
 }
 
 // callSamples are what one call tells of its backend. A backend that turned
@@ -49,6 +51,10 @@ func samples(name string, firstByte time.Duration, noText bool, held time.Durati
 // an answer came, or it was cut for want of one. Refusals and errors that came
 // back at once do not.
 func saysOfPool(r *attempt.Result) bool {
-	return r.HasText || r.Reason == backend.ReasonDeadline ||
-		slices.ContainsFunc(r.Attempts, func(a attempt.Attempt) bool { return a.Censored })
+	return r.HasText || r.Reason == backend.ReasonDeadline || hung(r)
+}
+
+// hung reports whether a call of the job's was cut for want of a first byte.
+func hung(r *attempt.Result) bool {
+	return slices.ContainsFunc(r.Attempts, func(a attempt.Attempt) bool { return a.Censored })
 }

@@ -55,19 +55,23 @@ func TestPoolSamples(t *testing.T) {
 		name    string
 		hasText bool
 		whole   bool
+		hung    bool
 		want    []latency.Sample
 	}{
-		{"a whole answer", true, true, []latency.Sample{
+		{"a whole answer", true, true, false, []latency.Sample{
 			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 5000, false),
 		}},
-		{"a cut answer", true, false, []latency.Sample{
+		{"a cut answer", true, false, false, []latency.Sample{
 			sample(name, latency.FirstByte, 1000, false), sample(name, latency.Hold, 5000, true),
 		}},
-		{"no text", false, false, []latency.Sample{
+		{"no text", false, false, false, []latency.Sample{
 			sample(name, latency.FirstByte, 5000, true), sample(name, latency.Hold, 5000, true),
 		}},
+		{"a whole answer after a call that hung", true, true, true, []latency.Sample{
+			sample(name, latency.FirstByte, 1000, true), sample(name, latency.Hold, 5000, true),
+		}},
 	} {
-		got := poolSamples(slackgate.Free, tt.hasText, time.Second, 5*time.Second, tt.whole)
+		got := poolSamples(slackgate.Free, tt.hasText, time.Second, 5*time.Second, tt.whole, tt.hung)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (- want, + got):\n%s", tt.name, diff)
 		}

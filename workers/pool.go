@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/background"
+	"leeway/broker/coalesce"
 	"leeway/broker/store"
 	"leeway/broker/ticket"
 	"leeway/slackgate"
@@ -66,14 +66,18 @@ type Options struct {
 	FirstByteP95 func() int64
 	// HoldP95 is the pool's hold p95 now; 0: the last byte is not promised.
 	HoldP95 func() int64
-	// LongestSlack is the longest slack that jobs of the classes which may use
-	// the pool have by default: with a p95 beyond it, nothing is admitted.
-	LongestSlack func() int64
+	// Remeasure reads what FirstByteP95, HoldP95 and BackendP95 go by, unless that
+	// was done or tried since an instant.
+	Remeasure func(ctx context.Context, since time.Time) error
+	// Unmeasured reports whether nothing but a probe may show how the pool is: it is
+	// closed by its own measurement to every class or, if this worker is idle, its
+	// p95s are not identified, which may close it to the jobs that come.
+	Unmeasured func(idle bool) bool
 	// SystemPrompt is what a class has its backends told before the text.
 	SystemPrompt func(class string) string
-	// Reroute offers a claimed job to the gate once more; see
+	// Reoffer offers a claimed job to the gate once more; see
 	// admission.Admitter.
-	Reroute func(ctx context.Context, c *broker.Claim) (bool, error)
+	Reoffer func(ctx context.Context, c *broker.Claim) (bool, error)
 	// FallbackEnabled is the flag FALLBACK_ENABLED for a claimed job.
 	FallbackEnabled func(ctx context.Context, c *broker.Claim) bool
 	Observer        Observer
@@ -107,11 +111,15 @@ type Pool struct {
 	endLoops context.CancelFunc
 	base     context.Context // ends, with errStopping, when jobs must be handed back
 	abort    context.CancelCauseFunc
-	inFlight sync.WaitGroup
-	leaving  atomic.Bool
+	// booking ends when nothing more can be booked; later than base.
+	booking    context.Context
+	endBooking context.CancelFunc
+	inFlight   sync.WaitGroup
+	leaving    atomic.Bool
 
-	takenOut map[string]bool // backends taken out by order; only syncBackends uses it
-	running  sync.Map        // by job id, the context.CancelCauseFunc of each
+	takenOut map[string]bool  // backends taken out by order; only syncBackends uses it
+	putBack  map[string]int64 // when they were last put back by order; likewise
+	running  sync.Map         // by job id, the context.CancelCauseFunc of each
 }
 
 // consumer takes the jobs of one shard.
@@ -121,33 +129,45 @@ type consumer struct {
 	shard  Shard
 	worker broker.Worker
 	server *asynq.Server
+	steps  *coalesce.Caller[*broker.Step, struct{}]
 	wakes  chan struct{} // told of tickets
+	shows  chan struct{} // told that the backends' states have changed
+
+	showing sync.Mutex // held while the gate is told of the worker's slots
 }
 
-// Start begins to take tickets. Stop must be called.
-func Start(o Options) (*Pool, error) {
+// New returns a pool that does nothing yet, or a [broker.FieldError].
+func New(o Options) (*Pool, error) {
 	o.Poll = cmp.Or(o.Poll, 10*time.Millisecond)
 	o.Lease = cmp.Or(o.Lease, 3*time.Second)
 	o.Heartbeat = cmp.Or(o.Heartbeat, time.Second)
 	o.Grace = cmp.Or(o.Grace, 30*time.Second)
 	p := &Pool{
-		Options: o, id: uuid.NewString(), takenOut: map[string]bool{},
+		Options: o, id: uuid.NewString(), takenOut: map[string]bool{}, putBack: map[string]int64{},
 	}
-	o.Attempts.OnState = p.onState
+	o.Attempts.OnState, o.Attempts.Doubt = p.onState, p.doubt
 	var err error
 	if p.runner, err = attempt.NewRunner(o.Attempts); err != nil {
 		return nil, err
 	}
 	p.base, p.abort = context.WithCancelCause(context.Background())
+	p.booking, p.endBooking = context.WithCancel(context.Background())
 	p.loops, p.endLoops = context.WithCancel(context.Background())
 	for _, s := range o.Shards {
 		p.consumers = append(p.consumers, p.consumer(s))
 	}
+	return p, nil
+}
+
+// Start begins to take tickets. It is called once; Stop must be called then.
+func (p *Pool) Start() {
 	// What operators have ordered holds from the first job on.
 	p.syncBackends(context.Background())
 	for _, c := range p.consumers {
 		// The first beat may fail with Redis away; the next one will not.
-		_ = c.beat(context.Background())
+		_ = c.show(context.Background())
+		// For as long as there is something to book: Stop ends it.
+		p.Background.Go("steps "+p.Path.String(), func(context.Context) error { c.steps.Run(p.loops); return nil })
 		p.loop("heartbeat", c.heartbeat)
 		p.loop("cancels", c.cancels)
 	}
@@ -155,18 +175,17 @@ func Start(o Options) (*Pool, error) {
 	p.loop("probes", func(ctx context.Context) error { return every(ctx, ProbeEvery, p.probes) })
 	for _, c := range p.consumers {
 		p.loop("tickets", func(ctx context.Context) error { return c.shard.Tickets.Listen(ctx, p.Path, c.wakes) })
-		if err := c.server.Start(asynq.HandlerFunc(c.handle)); err != nil {
-			return nil, fmt.Errorf("workers: %s: %w", o.Path, err)
+		if err := c.server.Start(asynq.HandlerFunc(c.handle)); err != nil { // only of one started before
+			p.Background.Fail("asynq "+p.Path.String(), err)
 		}
 	}
-	return p, nil
 }
 
 // consumer makes ready to take a shard's tickets.
 func (p *Pool) consumer(s Shard) *consumer {
 	wakes := make(chan struct{}, 1)
 	return &consumer{
-		Pool: p, shard: s, wakes: wakes,
+		Pool: p, shard: s, wakes: wakes, shows: make(chan struct{}, 1), steps: p.shareSteps(s),
 		worker: broker.Worker{ID: p.id, Path: p.Path, Slots: s.Slots},
 		server: asynq.NewServerFromRedisClient(waitingClient{p.Redis, s.Tickets.PendingKey(p.Path), wakes, p.Poll}, asynq.Config{
 			Concurrency:       s.Slots,
@@ -205,39 +224,84 @@ func every(ctx context.Context, d time.Duration, f func(context.Context)) error 
 	}
 }
 
+// What a stop may take beyond Grace, whatever Redis does: for booking, and for
+// asynq's own end. The rest of a process's stop is bounded by calls' timeouts.
+const (
+	bookStopping  = 3 * time.Second
+	asynqStopping = 2 * time.Second
+)
+
 // Stop takes no more jobs, lets those in flight end for up to Grace or until
 // ctx is done, and hands back the rest: they keep their promise and their
-// place.
-func (p *Pool) Stop(ctx context.Context) {
+// place. What cannot be booked within a few seconds then is logged in full.
+//
+// It reports whether all has ended. If not, with Redis away, asynq still waits
+// for it: its connection must stay open, because asynq panics when it is closed
+// under its subscriber.
+func (p *Pool) Stop(ctx context.Context) (ended bool) {
 	p.leaving.Store(true)
-	for _, c := range p.consumers {
-		c.server.Stop()
-		if err := c.shard.Store.Leave(context.WithoutCancel(ctx), c.worker); err != nil {
-			p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
-		}
-	}
-	ended := make(chan struct{})
+	idle := make(chan struct{})
 	go func() {
+		defer close(idle)
+		p.eachConsumer(func(c *consumer) {
+			// First: until asynq has ended its look for tickets nothing is claimed either.
+			if err := c.show(context.WithoutCancel(ctx)); err != nil {
+				p.Log.Warn("worker could not sign off; it is forgotten when its heartbeat lapses", "path", p.Path.String(), "error", err)
+			}
+			c.server.Stop()
+		})
 		p.inFlight.Wait()
-		close(ended)
 	}()
-	grace := time.NewTimer(p.Grace)
-	defer grace.Stop()
-	select {
-	case <-ended:
-	case <-grace.C:
-	case <-ctx.Done():
-	}
+	within(ctx, idle, p.Grace)
 	p.abort(errStopping)
-	<-ended
-	for _, c := range p.consumers {
-		c.server.Shutdown()
-	}
+	// What was cut is booked now, and what ended before and could not be.
+	within(context.Background(), idle, bookStopping)
+	p.endBooking()
+	shut := make(chan struct{})
+	go func() {
+		defer close(shut)
+		<-idle
+		p.eachConsumer(func(c *consumer) { c.server.Shutdown() })
+	}()
+	// With Redis away asynq tries to sign off each ticket, one after the other.
+	ended = within(context.Background(), shut, asynqStopping)
 	p.endLoops()
 	p.Stopped()
+	return ended
 }
 
-func (c *consumer) beat(ctx context.Context) error {
+// eachConsumer calls f for all consumers at once.
+func (p *Pool) eachConsumer(f func(c *consumer)) {
+	var wg sync.WaitGroup
+	for _, c := range p.consumers {
+		wg.Go(func() { f(c) })
+	}
+	wg.Wait()
+}
+
+// within waits for done, for d at most or until ctx ends, and reports whether it
+// came.
+func within(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// show has the gate count the worker's slots, or not: one that is leaving or
+// has no backend to call offers none, because the gate must not promise what
+// would be dropped. One show is under way at a time, so that none that began
+// before the worker left comes after.
+func (c *consumer) show(ctx context.Context) error {
+	c.showing.Lock()
+	defer c.showing.Unlock()
+	if !c.mayClaim() {
+		return c.shard.Store.Leave(ctx, c.worker)
+	}
 	return c.shard.Store.Beat(ctx, c.worker, c.Heartbeat*forgetAfter/10)
 }
 
@@ -265,27 +329,29 @@ const heartbeatAgain = 10
 
 func (c *consumer) heartbeat(ctx context.Context) error {
 	failed := false
-	for pause := c.Heartbeat; background.Sleep(ctx, pause) == nil; {
+	pause := time.NewTimer(c.Heartbeat)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		case <-c.shows:
+		}
 		if c.leaving.Load() {
 			return nil
 		}
-		// A worker that has no backend to call offers no slots: the gate must
-		// not promise what would be dropped.
-		show := c.beat
-		if !c.callable() {
-			show = func(ctx context.Context) error { return c.shard.Store.Leave(ctx, c.worker) }
-		}
 		begun := time.Now()
-		err := show(ctx)
+		err := c.show(ctx)
 		if err != nil && ctx.Err() == nil && !failed {
 			c.Log.Warn("heartbeat not written", "path", c.Path.String(), "error", err)
 		}
-		pause = c.Heartbeat - min(time.Since(begun), c.Heartbeat)
+		next := c.Heartbeat - min(time.Since(begun), c.Heartbeat)
 		if failed = err != nil; failed {
-			pause = c.Heartbeat / heartbeatAgain
+			next = c.Heartbeat / heartbeatAgain
 		}
+		pause.Reset(next)
 	}
-	return nil
 }
 
 // cancels cuts running jobs whose producer took them back. A notice lost while

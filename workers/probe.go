@@ -2,18 +2,21 @@ package workers
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
 
 	"leeway/broker"
+	"leeway/slackgate"
 	"leeway/workers/attempt"
 )
 
-// ProbeEvery is how often a pool that its own measurement has closed is
-// probed, over all workers together.
-const ProbeEvery = 3 * time.Second
+// ProbeEvery is [slackgate.ProbeEveryMS]: how often a pool that its own
+// measurement has closed is probed, over all workers together, and by each worker
+// a backend that fails. One that is out is probed ever more seldom, to once a
+// minute.
+const ProbeEvery = slackgate.ProbeEveryMS * time.Millisecond
 
 // probeTimeout bounds a probe. A backend slower than that is measured as cut.
 const probeTimeout = 30 * time.Second
@@ -22,39 +25,56 @@ const probeTimeout = 30 * time.Second
 // are no jobs: they have no outcome.
 const ProbeClass = "probe"
 
-// probes sends a tiny request to what nothing else would ever try again: to the
-// first backend of a pool whose measured first byte fits no job's slack, and to
-// the backends of a worker that has none left to call.
+// probes sends a tiny request to each backend that is kept from jobs by how it
+// answered, and to the soonest of a pool that its own measurement keeps jobs from.
 func (p *Pool) probes(ctx context.Context) {
-	switch {
-	case p.leaving.Load():
-	case !p.callable():
-		for _, u := range p.runner.Upstreams() {
-			if u.State().State == broker.BackendOpen {
-				p.probe(ctx, u)
-			}
+	if p.leaving.Load() {
+		return
+	}
+	for _, u := range p.runner.Upstreams() {
+		if u.ProbeDue() {
+			p.doubt(u)
 		}
-	case p.closedByMeasurement():
-		// One probe tells all workers, through what it measures. A backend
-		// that is to be left alone is.
-		i := slices.IndexFunc(p.runner.Upstreams(), func(u *attempt.Upstream) bool {
-			s := u.State().State
-			return s != broker.BackendOut && s != broker.BackendHeld
-		})
-		if i < 0 {
-			return
+	}
+	if !p.callable() || !p.Unmeasured(p.idle()) {
+		return
+	}
+	// One probe tells all workers, through what it measures: of the backend that
+	// answers soonest, since one that hangs says nothing of the others.
+	var soonest *attempt.Upstream
+	for _, u := range p.runner.Upstreams() {
+		if u.State().State == broker.BackendClosed && (soonest == nil || p.BackendP95(u.Caller.Name()) < p.BackendP95(soonest.Caller.Name())) {
+			soonest = u
 		}
-		if mine, err := p.Home.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
-			p.probe(ctx, p.runner.Upstreams()[i])
-		}
+	}
+	if soonest == nil {
+		return
+	}
+	if mine, err := p.Home.TurnToProbe(ctx, p.Path.String(), ProbeEvery.Milliseconds()); err == nil && mine {
+		p.doubt(soonest)
 	}
 }
 
-// closedByMeasurement reports whether the pool's first byte is believed to
-// take longer than any job of its classes can wait.
-func (p *Pool) closedByMeasurement() bool {
-	slack := p.LongestSlack()
-	return slack > 0 && p.FirstByteP95() > slack // 0: no class uses the pool
+// doubt probes a backend in the background; one probe of each is under way at a
+// time.
+func (p *Pool) doubt(u *attempt.Upstream) {
+	if p.leaving.Load() {
+		return
+	}
+	p.loop("probe", func(ctx context.Context) error {
+		p.probe(ctx, u)
+		return nil
+	})
+}
+
+// idle reports whether this worker runs no job.
+func (p *Pool) idle() bool {
+	idle := true
+	p.running.Range(func(any, any) bool {
+		idle = false
+		return false
+	})
+	return idle
 }
 
 func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
@@ -64,6 +84,7 @@ func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 	}}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
+	kept := u.State().State != broker.BackendClosed // from jobs
 	err := p.runner.Probe(ctx, u, id, attempt.Hooks{
 		Before: func(ctx context.Context, call attempt.Call) error {
 			r.open = r.newRow(&call)
@@ -71,10 +92,18 @@ func (p *Pool) probe(ctx context.Context, u *attempt.Upstream) {
 		},
 		After: func(a attempt.Attempt) {
 			r.settled = append(r.settled, r.settledRow(&a))
-			r.measure(poolSamples(p.Path, a.HasText, a.FirstByte, a.Hold, a.Reason == "")...)
-			r.measure(callSamples(&a)...)
+			heard := callSamples(&a)
+			// That a backend still hangs which jobs are kept from says nothing of the
+			// pool that goes on without it.
+			if a.HasText || heard != nil && !kept {
+				heard = append(heard, poolSamples(p.Path, a.HasText, a.FirstByte, a.Hold, a.Reason == "", false)...)
+			}
+			r.measure(heard...)
 		},
 	})
+	if errors.Is(err, attempt.ErrProbing) {
+		return
+	}
 	r.settle()
 	p.Log.Info("pool probed", "path", p.Path.String(), "backend", u.Caller.Name(), "error", err)
 }

@@ -13,7 +13,8 @@ import (
 // into larger pieces, and what it does not take at all is missing there. The
 // replica notices, and waits for the whole answer.
 type relay struct {
-	mu    sync.Mutex // guards text
+	mu    sync.Mutex // guards model and text
+	model string     // which generates the text
 	text  strings.Builder
 	more  chan struct{} // holds one token while there is text; closed when no more comes
 	ended chan struct{} // closed when all was sent
@@ -27,11 +28,11 @@ func (r *jobRun) relay() *relay {
 		defer close(out.ended)
 		at := 0
 		for range out.more {
-			text := out.take()
+			model, text := out.take()
 			if text == "" {
 				continue // it went with what was added before
 			}
-			err := r.shard.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, At: at, Text: text})
+			err := r.shard.Store.Relay(context.Background(), c.Relay, &broker.Piece{JobID: c.ID, Fence: c.Fence, Model: model, At: at, Text: text})
 			if err != nil {
 				r.Log.Debug("answer text not relayed", "job_id", c.ID, "error", err)
 			}
@@ -42,8 +43,9 @@ func (r *jobRun) relay() *relay {
 }
 
 // add takes a piece. It does not block.
-func (r *relay) add(piece string) {
+func (r *relay) add(model, piece string) {
 	r.mu.Lock()
+	r.model = model
 	r.text.WriteString(piece)
 	r.mu.Unlock()
 	select {
@@ -52,12 +54,12 @@ func (r *relay) add(piece string) {
 	}
 }
 
-func (r *relay) take() string {
+func (r *relay) take() (model, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := r.text.String()
+	text = r.text.String()
 	r.text.Reset()
-	return text
+	return r.model, text
 }
 
 // stop waits until what was added has been sent. Nothing may be added after it.

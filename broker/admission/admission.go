@@ -111,13 +111,13 @@ type Admitter struct {
 
 // pending is a job on its way through the gate: a submission, or a job on record
 // that is offered again.
-
 type pending struct {
 	job       *broker.Submission
+	noJob     bool          // it only counts in its producer's rate
 	reserveMS int64         // with what the flags make of it
-	claim     *broker.Claim // set when a claimed job is offered again
-	move      bool          // set when a waiting job leaves a draining pool
-	textBytes int64         // then: how long its text is
+	again     *broker.Again // set when a job on record is offered again
+	lost      bool          // then: its pool has no capacity
+	textBytes int64         // then: how long its text is, if that matters
 	class     ClassSettings // what it was decided by
 	limits    func(producer string) slackgate.Quota
 	offer     broker.Offer
@@ -129,7 +129,7 @@ type pending struct {
 }
 
 // onRecord reports whether the job was admitted before.
-func (p *pending) onRecord() bool { return p.claim != nil || p.move }
+func (p *pending) onRecord() bool { return p.again != nil }
 
 // New returns an admitter.
 func New(o Options) *Admitter {
@@ -142,9 +142,10 @@ func New(o Options) *Admitter {
 		},
 		Deal:         a.decide,
 		Failed:       a.failed,
+		FailsWaiting: true,
 		Gone:         broker.ErrUnavailable,
 		Size:         func(p *pending) int { return len(p.job.Text) },
-		Ordered:      func(p *pending) bool { return p.job.Place.Batch != "" },
+		Ordered:      func(p *pending) bool { return p.noJob || p.job.Place.Batch != "" },
 		MostRequests: maxJobs, MostBytes: maxBytes, MostQueued: maxQueue,
 	})
 	return a
@@ -183,6 +184,15 @@ func (a *Admitter) Offer(ctx context.Context, job *broker.Submission) Offered {
 	return Offered{a, p, a.calls.Add(ctx, p)}
 }
 
+// Charge has what a producer sent, and what is no job, count in its rate like a
+// job, in order with lines of batches. The verdict is empty unless the producer
+// submits faster than it may. Wait must be called on what it returns.
+func (a *Admitter) Charge(ctx context.Context, producer string) Offered {
+	job := &broker.Submission{Spec: broker.Spec{Producer: producer}, DeadlineInMS: time.Hour.Milliseconds(), ReceivedAt: time.Now()}
+	p := &pending{job: job, noJob: true}
+	return Offered{a, p, a.calls.Add(ctx, p)}
+}
+
 // Wait returns the verdict. It waits for the store's answer even when ctx
 // ends: the promise may be on record by then, and breaking it is not the
 // caller's to decide. The store bounds the wait.
@@ -192,13 +202,21 @@ func (o Offered) Wait(ctx context.Context) (broker.Verdict, error) {
 		err = o.entry.Wait()
 	}
 	a, p, job := o.a, o.p, o.p.job
+	if errors.Is(p.err, errLate) { // once: it may have been a pause
+		p.err = nil
+		err = a.calls.Add(ctx, p).Wait()
+	}
 	switch err = cmp.Or(err, p.err); {
 	case errors.Is(err, broker.ErrKeyConflict), errors.Is(err, broker.ErrBatchCancelled):
 		return broker.Verdict{}, err // bad input: nothing was decided
+	case err != nil && p.noJob:
+		return broker.Verdict{}, err
 	case err != nil:
 		p.verdict = a.refuse(job, p.reserveMS)
 	case p.same != "":
 		return a.repeated(ctx, p.same)
+	case p.noJob && p.verdict.Limit != slackgate.LimitRate:
+		return broker.Verdict{}, nil
 	}
 	v := &p.verdict
 	a.Observer.Decided(job, v)

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"leeway/broker"
@@ -111,7 +113,9 @@ type bench struct {
 	seen    *seen
 	log     *bytes.Buffer
 	rule    slackgate.Rule
-	flags   struct {
+	// minReserveMS is Settings.MinReserveMS, and holdMS how long calls take.
+	minReserveMS, holdMS int64
+	flags                struct {
 		table     *flag.Table
 		refreshes int
 	}
@@ -127,7 +131,7 @@ func inBubble(t *testing.T, rule slackgate.Rule, f func(b *bench)) {
 		m := miniredis.NewMiniRedis()
 		m.ClockTTL(true)
 		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
-		b := &bench{t: t, store: storetest.New(rdb, storetest.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule}
+		b := &bench{t: t, store: storetest.New(rdb, storetest.Options{Prefix: "t"}), seen: &seen{}, log: &bytes.Buffer{}, rule: rule, holdMS: 1000}
 		b.flags.table = flag.NewTable(0, nil)
 		b.watched = &watched{Store: b.store}
 		b.Admitter = New(Options{
@@ -177,11 +181,12 @@ func (b *bench) settings() Settings {
 				ReserveMS: v.ReserveMS,
 			}
 		},
-		HorizonMS: 3600_000,
+		MinReserveMS: b.minReserveMS,
+		HorizonMS:    3600_000,
 	}
 	for _, path := range slackgate.Paths {
 		s.Pools[path] = broker.PoolPolicy{Limit: 8, FirstByteP95MS: 1000}
-		s.Beliefs[path] = slackgate.FixedBelief(1000, 1000)
+		s.Beliefs[path] = slackgate.FixedBelief(1000, b.holdMS)
 	}
 	return s
 }
@@ -284,6 +289,53 @@ func TestViewIsFresh(t *testing.T) {
 	})
 }
 
+// A job is decided on workers, ladders and flags of one moment, however lately the
+// state was read: a worker that is back serves at once, one that has gone promises
+// nothing more, and a smaller reserve is reckoned with as soon as it holds.
+func TestDecidedOnOneMoment(t *testing.T) {
+	inBubble(t, slackgate.Predictive, func(b *bench) {
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		submit := func(id string, deadlineMS int64, want slackgate.Reason) {
+			t.Helper()
+			if v, err := b.Submit(b.ctx, b.job(id, deadlineMS)); err != nil || v.Reason != want {
+				t.Errorf("%s: %+v, %v; want %s", id, v, err, want)
+			}
+		}
+		see := func() {
+			t.Helper()
+			_, err := b.refresh(b.ctx)
+			must(err)
+		}
+		first, second := broker.Worker{ID: "first", Path: slackgate.Paid, Slots: 2}, broker.Worker{ID: "second", Path: slackgate.Paid, Slots: 2}
+		must(b.store.Leave(b.ctx, broker.Worker{ID: "paid", Path: slackgate.Paid, Slots: 8}))
+		see()
+		submit("the worker is away", 15_000, slackgate.ReasonPoolDown)
+		see()
+		must(b.store.Beat(b.ctx, first, time.Hour))
+		submit("a worker is back", 3200, slackgate.ReasonPaid)
+		see()
+		submit("on its second slot", 3200, slackgate.ReasonPaid)
+		must(b.store.Beat(b.ctx, second, time.Hour))
+		submit("on another's slot", 3200, slackgate.ReasonPaid)
+		see()
+		must(b.store.Leave(b.ctx, second))
+		submit("the other has gone", 3200, slackgate.ReasonNoSlack)
+
+		b.minReserveMS, b.holdMS = 5000, 2000
+		see()
+		b.minReserveMS = 2000
+		submit("with a smaller reserve", 15_000, slackgate.ReasonPaid)
+		if bytes.Contains(b.log.Bytes(), []byte(errDisagree.Error())) {
+			t.Errorf("log %s", b.log)
+		}
+	})
+}
+
 // Time spent in this process comes off the slack, and only durations are taken
 // from its clock.
 func TestTimeBeforeTheGateCounts(t *testing.T) {
@@ -309,7 +361,7 @@ func TestTimeBeforeTheGateCounts(t *testing.T) {
 	})
 }
 
-func TestRescue(t *testing.T) {
+func TestReofferClaimed(t *testing.T) {
 	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
 		inBubble(t, rule, func(b *bench) {
 			claim := func(id string, deadlineMS int64) *broker.Claim {
@@ -323,24 +375,25 @@ func TestRescue(t *testing.T) {
 				if err != nil || c == nil {
 					t.Fatal(c, err)
 				}
+				c.Prefer[1] = slackgate.Paid
 				return c
 			}
 			c := claim("j", 15_000)
-			took, err := b.Rescue(b.ctx, c)
+			took, err := b.ReofferClaimed(b.ctx, c)
 			if v, _ := b.store.Get(b.ctx, "j"); !took || err != nil || v.Path != slackgate.Paid || v.State != broker.StateWaiting {
 				t.Errorf("%v, %v: %+v", took, err, v)
 			}
 			if p, _ := b.Tickets.Pending(b.ctx, slackgate.Paid); p != 1 {
 				t.Errorf("%d tickets", p)
 			}
-			if took, err := b.Rescue(b.ctx, c); took || err != nil {
+			if took, err := b.ReofferClaimed(b.ctx, c); took || err != nil {
 				t.Errorf("a void claim: %v, %v", took, err)
 			}
 			// Too late for paid too: the claim stands, and no miss is booked on
 			// path reject for a job that is on record.
 			c = claim("k", 5000)
 			time.Sleep(3 * time.Second)
-			if took, err := b.Rescue(b.ctx, c); took || err != nil {
+			if took, err := b.ReofferClaimed(b.ctx, c); took || err != nil {
 				t.Errorf("without slack: %v, %v", took, err)
 			}
 			if rows, _ := b.store.MissRows(b.ctx, &ledger.Filter{}, "", 10); len(rows.Rows) != 0 {
@@ -349,10 +402,83 @@ func TestRescue(t *testing.T) {
 			if lease, err := b.store.Renew(b.ctx, c, time.Minute); lease != broker.LeaseHeld || err != nil {
 				t.Errorf("%v, %v", lease, err)
 			}
+			// A class that allows no other pool is not offered to one.
+			d := *c
+			d.Prefer = [2]slackgate.Path{slackgate.Free}
+			if took, err := b.ReofferClaimed(b.ctx, &d); took || err != nil {
+				t.Errorf("free only: %v, %v", took, err)
+			}
 			b.watched.err = broker.ErrUnavailable
 			b.view.Store(nil)
-			if took, err := b.Rescue(b.ctx, c); took || !errors.Is(err, broker.ErrUnavailable) {
+			if took, err := b.ReofferClaimed(b.ctx, c); took || !errors.Is(err, broker.ErrUnavailable) {
 				t.Errorf("without a store: %v, %v", took, err)
+			}
+		})
+	}
+}
+
+// What waits in a pool without capacity goes to the other one under its own
+// deadline, waits for the pool to come back, or is revoked and told.
+func TestReoffer(t *testing.T) {
+	for _, rule := range []slackgate.Rule{slackgate.Seed, slackgate.Predictive} {
+		inBubble(t, rule, func(b *bench) {
+			put := func(id string, deadlineMS int64, prefer ...slackgate.Path) *broker.Job {
+				t.Helper()
+				j := b.job(id, deadlineMS)
+				j.Prefer = [2]slackgate.Path{}
+				copy(j.Prefer[:], prefer)
+				if v, err := b.Submit(b.ctx, j); err != nil || v.Path != slackgate.Free {
+					t.Fatalf("%+v, %v", v, err)
+				}
+				job, err := b.store.Get(b.ctx, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return job
+			}
+			// The first byte takes 1,000 ms, the pool is back in 3,000, the reserve is 2,000.
+			jobs := []*broker.Job{
+				put("waits", 6000, slackgate.Free), put("short", 5999, slackgate.Free),
+				put("moves", 9000, slackgate.Free), put("moves too", 5000, slackgate.Free),
+			}
+			for _, j := range jobs[2:] {
+				j.Prefer[1] = slackgate.Paid
+			}
+			moved, ended, err := b.Reoffer(b.ctx, slackgate.Free, jobs[2:3], false)
+			if moved != 1 || ended != 0 || err != nil {
+				t.Errorf("drained: %d moved, %d revoked, %v", moved, ended, err)
+			}
+			if moved, ended, err = b.Reoffer(b.ctx, slackgate.Free, jobs[:2], false); moved != 0 || ended != 0 || err != nil {
+				t.Errorf("drained, free only: %d moved, %d revoked, %v", moved, ended, err)
+			}
+			for _, want := range []int{1, 0} { // the second time there is nothing left to do
+				if moved, ended, err = b.Reoffer(b.ctx, slackgate.Free, jobs, true); moved != want || ended != want || err != nil {
+					t.Errorf("lost: %d moved, %d revoked, %v; want %d of each", moved, ended, err, want)
+				}
+			}
+			for i, want := range []broker.Job{
+				{Path: slackgate.Free, State: broker.StateWaiting},
+				{Path: slackgate.Free, State: broker.StateDone, Outcome: broker.OutcomeRevoked, Cause: broker.CauseCapacityLost},
+				{Path: slackgate.Paid, State: broker.StateWaiting},
+				{Path: slackgate.Paid, State: broker.StateWaiting},
+			} {
+				v, err := b.store.Get(b.ctx, jobs[i].ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := broker.Job{Path: v.Path, State: v.State, Outcome: v.Outcome, Cause: v.Cause}
+				if diff := cmp.Diff(want, got); diff != "" || v.DeadlineAtMS != jobs[i].DeadlineAtMS {
+					t.Errorf("%s, due at %d and before at %d: %s", v.ID, v.DeadlineAtMS, jobs[i].DeadlineAtMS, diff)
+				}
+			}
+			if n := strings.Count(b.log.String(), `"outcome":"revoked"`); n != 1 {
+				t.Errorf("%d lines of the revoked job: %s", n, b.log)
+			}
+			if rows, err := b.store.MissRows(b.ctx, &ledger.Filter{}, "", 10); err != nil || len(rows.Rows) != 1 || rows.Rows[0].Outcome != broker.OutcomeRevoked {
+				t.Errorf("%+v, %v", rows, err)
+			}
+			if n, _ := b.Tickets.Pending(b.ctx, slackgate.Paid); n != 2 {
+				t.Errorf("%d tickets", n)
 			}
 		})
 	}
@@ -405,17 +531,19 @@ func TestFlagsHoldForTheNextDecision(t *testing.T) {
 	}
 }
 
-// Flags that change faster than they can be read are a 503, not a loop.
+// Flags and workers that change faster than they can be read are a 503, not a loop.
 func TestFlagsThatNeverSettle(t *testing.T) {
-	inBubble(t, slackgate.Seed, func(b *bench) {
-		b.watched.alter = func(a *broker.OfferResults) { *a = broker.OfferResults{NowMS: a.NowMS, FlagsChanged: true} }
-		if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
-			t.Errorf("%+v, %v", v, err)
-		}
-		if n := len(b.calls()); n != flagTries {
-			t.Errorf("%d tries", n)
-		}
-	})
+	for _, changed := range []broker.OfferResults{{FlagsChanged: true}, {WorkersChanged: true}} {
+		inBubble(t, slackgate.Predictive, func(b *bench) {
+			b.watched.alter = func(a *broker.OfferResults) { *a = changed }
+			if v, err := b.Submit(b.ctx, b.job("j", 15_000)); !errors.Is(err, broker.ErrUnavailable) || v.Reason != slackgate.ReasonGateUnavailable {
+				t.Errorf("%+v, %v", v, err)
+			}
+			if n := len(b.calls()); n != tries {
+				t.Errorf("%d tries", n)
+			}
+		})
+	}
 }
 
 func TestDryRunPromisesNothing(t *testing.T) {

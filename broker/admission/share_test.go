@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,35 @@ func TestAloneNothingChanges(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+		}
+	})
+}
+
+// Names that come once give way to one who comes again and again.
+func TestNamesThatComeOnceGiveWay(t *testing.T) {
+	inBubble(t, slackgate.Predictive, func(b *bench) {
+		from := func(producer string, i int) {
+			j := b.job(fmt.Sprintf("%s-%d", producer, i), 15_000)
+			j.Producer = producer
+			b.asks(j)
+			time.Sleep(time.Millisecond)
+		}
+		for i := range 250 {
+			from(fmt.Sprintf("once-%d", i), i)
+		}
+		for i := range 5 {
+			from("works", i)
+		}
+		for i := range 250 {
+			from(fmt.Sprintf("again-%d", i), i)
+		}
+		got, err := b.store.State(context.Background(), b.settings().Pools)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Demands are per millisecond over at least a second.
+		if most := slices.Max(got.Demands[slackgate.Paid]); most*1000 < 3 {
+			t.Errorf("of %d producers none is noted with more than %.1f jobs: one sent 5", len(got.Demands[slackgate.Paid]), most*1000)
 		}
 	})
 }

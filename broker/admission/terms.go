@@ -12,14 +12,14 @@ import (
 	"leeway/slackgate"
 )
 
-// flagTries is how often numbers are worked out when a flag was changed while
-// they were on their way, or their turn was long in coming.
-const flagTries = 3
+// tries is how often numbers are worked out when a flag or a pool's workers changed
+// while they were on their way, or their turn was long in coming.
+const tries = 3
 
 // offer works out the bounds of each job and has the store check them when turn
 // says so.
 func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() error) (broker.OfferResults, error) {
-	for range flagTries {
+	for range tries {
 		s := a.Settings()
 		if err := a.bound(ctx, &s, batch); err != nil {
 			return broker.OfferResults{}, err
@@ -49,15 +49,20 @@ func (a *Admitter) offer(ctx context.Context, batch []*pending, turn func() erro
 		case got.Stale:
 			a.tellAgain(&s.Pools)
 			return got, broker.ErrUnavailable
-		case !got.FlagsChanged:
+		case !got.FlagsChanged && !got.WorkersChanged:
 			return got, nil
 		}
 		a.tellAgain(&s.Pools)
-		if err := a.RefreshFlags(ctx); err != nil {
+		if got.FlagsChanged {
+			err = a.RefreshFlags(ctx)
+		} else {
+			_, err = a.refresh(ctx)
+		}
+		if err != nil {
 			return got, err
 		}
 	}
-	return broker.OfferResults{}, fmt.Errorf("%w: the flags change faster than they can be read", broker.ErrUnavailable)
+	return broker.OfferResults{}, fmt.Errorf("%w: flags or workers change faster than they can be read", broker.ErrUnavailable)
 }
 
 // bound works out what the pools must satisfy to take each job.
@@ -71,7 +76,7 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 		ladders = ladders || p.class.Policy.Rule == slackgate.Predictive
 	}
 	if ladders {
-		v, err := a.trusted(ctx)
+		v, err := a.trusted(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -87,14 +92,19 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 			Ladder:         s.Pools[path].Ladder,
 		}
 	}
+	at := time.Now()
 	for _, p := range batch {
 		p.offer = broker.Offer{
-			Job: p.job, LeftMS: p.job.LeftMS(time.Now()), ReserveMS: p.reserveMS, Claim: p.claim, Move: p.move,
+			Job: p.job, LeftMS: p.job.LeftMS(at), At: at, ReserveMS: p.reserveMS, Again: p.again,
 		}
 		slack := p.offer.SlackMS()
+		if p.lost {
+			recheck := slackgate.NewRecheck(s.Pools[p.again.From].FirstByteP95MS, 0, p.job.FirstByteOnly)
+			p.again.Revoke = !recheck.Waits(slack, p.offer.LeftMS)
+		}
 		p.offer.Miss = slack <= 0 && !p.onRecord()
 		p.offer.Bounds = p.bounds(&known, s, slack)
-		if s.Budgets != nil {
+		if s.Budgets != nil && !p.noJob {
 			p.charge(s)
 		}
 		if s.Quota != nil && !p.onRecord() {
@@ -109,10 +119,10 @@ func (a *Admitter) bound(ctx context.Context, s *Settings, batch []*pending) err
 	return nil
 }
 
-// bytes is how long text and instruction are; of a job on record that is being
-// moved the text is where it was.
+// bytes is how long text and instruction are; of a job on record the text is where
+// it was.
 func (p *pending) bytes() int64 {
-	if p.move {
+	if p.onRecord() {
 		return p.textBytes
 	}
 	return int64(len(p.job.Text) + len(p.job.Instruction))

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 
 // errDisagree is logged when the script's comparisons and the rule part ways.
 var errDisagree = errors.New("the store's check and the gate's rule disagree")
+
+// errLate: what a job has left ran down on its way to the store.
+var errLate = fmt.Errorf("%w: the store took too long to come to the job", broker.ErrUnavailable)
 
 // decide names what came of each job of a call that the store has answered, and
 // has tickets written for what it has promised.
@@ -26,10 +30,12 @@ func (a *Admitter) decide(jobs []*pending, got broker.OfferResults) {
 			p.err = broker.ErrKeyConflict
 		case broker.BatchGone:
 			p.err = broker.ErrBatchCancelled
+		case broker.OfferLate:
+			p.err = errLate
 		default:
 			p.verdict = a.verdict(p, &got, i)
 			a.learn(p, adm, at)
-			down = down || p.verdict.Reason == slackgate.ReasonPoolDown
+			down = down || p.verdict.Reason == slackgate.ReasonPoolDown && !p.noJob
 			if adm.Ticket {
 				tickets[p.verdict.Path]++
 			}
@@ -72,7 +78,7 @@ func (a *Admitter) verdict(p *pending, got *broker.OfferResults, i int) broker.V
 	for _, path := range slackgate.Paths {
 		adm.Pools[path].Closed = p.class.Closed[path]
 	}
-	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, got.NowMS, p.offer.LeftMS)
+	v := verdictOf(p, &slackgate.Snapshot{Pools: adm.Pools, Budgets: adm.Budgets, Quota: adm.Quota}, p.class.Policy, adm.DeadlineAtMS-p.offer.LeftMS, p.offer.LeftMS)
 	if v.Path != adm.Path {
 		a.Log.Error("gate", "error", errDisagree, "job_id", p.job.ID, "script", adm.Path.String(), "rule", v.Path.String())
 		v.Path = adm.Path
@@ -112,7 +118,7 @@ func firstVerdict(view *broker.Job) broker.Verdict {
 func (a *Admitter) refuse(job *broker.Submission, reserveMS int64) broker.Verdict {
 	return broker.Verdict{
 		JobID:     job.ID,
-		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.DeadlineInMS - reserveMS},
+		Result:    slackgate.Result{Reason: slackgate.ReasonGateUnavailable, SlackMS: job.LeftMS(time.Now()) - reserveMS},
 		NowMS:     a.Store.NowMS(),
 		ReserveMS: reserveMS,
 	}
@@ -125,30 +131,24 @@ func (a *Admitter) DryRun(ctx context.Context, job *broker.Submission) (broker.V
 		return a.refuse(job, job.ReserveMS), nil, err
 	}
 	s := a.Settings()
-	st, err := a.Store.State(ctx, s.Pools)
+	v, err := a.refresh(ctx) // counts and ladders of one moment
 	if err != nil {
 		return a.refuse(job, job.ReserveMS), nil, err
 	}
+	st := *v.state
 	class := s.Class(job.Class)
 	reserveMS := max(job.ReserveMS, class.ReserveMS)
-	snap := slackgate.Snapshot{Pools: st.Pools}
 	for _, path := range slackgate.Paths {
-		snap.Pools[path].Closed = class.Closed[path]
 		st.Pools[path].Closed = class.Closed[path]
 	}
-	if class.Policy.Rule == slackgate.Predictive {
-		v, err := a.trusted(ctx)
-		if err != nil {
-			return a.refuse(job, job.ReserveMS), nil, err
-		}
-		for _, path := range slackgate.Paths {
-			p := &snap.Pools[path]
-			p.Ladder = v.pools[path].Ladder
-			// Without a place in the order of its own, it stands behind all.
-			p.Ahead = p.Waiting
-		}
+	snap := slackgate.Snapshot{Pools: st.Pools}
+	for _, path := range slackgate.Paths {
+		p := &snap.Pools[path]
+		p.Ladder = v.pools[path].Ladder
+		// Without a place in the order of its own, it stands behind all.
+		p.Ahead = p.Waiting
 	}
-	deadline := st.NowMS + job.DeadlineInMS
+	deadline := st.NowMS + job.LeftMS(time.Now())
 	res := slackgate.Decide(&snap, job.Gate(deadline, reserveMS), class.Policy, st.NowMS)
-	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineAtMS: deadline, ReserveMS: reserveMS}, st, nil
+	return broker.Verdict{JobID: job.ID, Result: res, NowMS: st.NowMS, DeadlineAtMS: deadline, ReserveMS: reserveMS}, &st, nil
 }

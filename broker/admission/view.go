@@ -23,7 +23,9 @@ const (
 type view struct {
 	at    time.Time
 	pools [slackgate.NumPaths]broker.PoolPolicy
-	state [slackgate.NumPaths]slackgate.PoolState
+	state *broker.GateState
+	// reserveMS is the smallest reserve that the ladders serve.
+	reserveMS int64
 }
 
 // Load is how full the pools are, as last read.
@@ -41,7 +43,7 @@ func (a *Admitter) Load() Load {
 	if v == nil {
 		return Load{}
 	}
-	return Load{Known: time.Since(v.at) < TrustFor, Seen: v.at.UnixNano(), Pools: v.state} //nolint:forbidigo // tells readings apart
+	return Load{Known: time.Since(v.at) < TrustFor, Seen: v.at.UnixNano(), Pools: v.state.Pools} //nolint:forbidigo // tells readings apart
 }
 
 // refresh reads the state and builds the ladders.
@@ -53,7 +55,7 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 	a.trips.took(time.Since(at))
-	v := &view{at: at, pools: s.Pools, state: st.Pools}
+	v := &view{at: at, pools: s.Pools, state: st, reserveMS: s.MinReserveMS}
 	for _, path := range slackgate.Paths {
 		ladder := new(slackgate.Ladder)
 		ladder.Build(&slackgate.LadderInput{
@@ -71,9 +73,9 @@ func (a *Admitter) refresh(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-// trusted returns a view fresh enough to decide by.
-func (a *Admitter) trusted(ctx context.Context) (*view, error) {
-	if v := a.view.Load(); v != nil && time.Since(v.at) < TrustFor {
+// trusted returns a view fresh enough to decide by under the settings.
+func (a *Admitter) trusted(ctx context.Context, s *Settings) (*view, error) {
+	if v := a.view.Load(); v != nil && time.Since(v.at) < TrustFor && v.reserveMS == s.MinReserveMS {
 		return v, nil
 	}
 	return a.refresh(ctx)

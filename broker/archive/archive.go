@@ -229,27 +229,40 @@ func (a *Archiver) count(ctx context.Context, w *writer, k ledger.Kind, at *posi
 	return nil
 }
 
-// batch archives rows after a position, at most BatchRows, and moves it.
+// batch archives rows after a position, at most BatchRows, and moves it. Rows that
+// cannot be read are kept as they are, in a table of their own.
 func batch[T any](ctx context.Context, a *Archiver, w *writer, k ledger.Kind, at *position,
 	read func(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[T], error), id func(*T) string, to *table[T],
 ) (int, error) {
 	var rows []T
+	var bad []broker.Unreadable
 	cursor := at.id
-	for len(rows) < a.BatchRows {
-		p, err := read(ctx, &ledger.Filter{}, cursor, min(a.BatchRows-len(rows), broker.MaxPage))
+	for len(rows)+len(bad) < a.BatchRows {
+		p, err := read(ctx, &ledger.Filter{}, cursor, min(a.BatchRows-len(rows)-len(bad), broker.MaxPage))
 		if err != nil {
 			return 0, err
 		}
-		rows = append(rows, p.Rows...)
+		rows, bad = append(rows, p.Rows...), append(bad, p.Unreadable...)
 		if cursor = p.Next; cursor == "" {
 			break
 		}
 	}
-	if len(rows) == 0 {
+	n := len(rows) + len(bad)
+	if n == 0 {
 		return 0, nil
 	}
-	next := position{id: id(&rows[len(rows)-1]), booked: at.booked + int64(len(rows))}
-	written, err := write(ctx, w, k, *at, next, rows, to)
+	next := position{booked: at.booked + int64(n)}
+	if len(rows) > 0 {
+		next.id = id(&rows[len(rows)-1])
+	}
+	if len(bad) > 0 {
+		last := &bad[len(bad)-1]
+		if next.id == "" || ledger.CompareIDs(last.ID, next.id) > 0 {
+			next.id = last.ID
+		}
+		a.Log.Error("rows that cannot be read are kept apart", "ledger", string(k), "rows", len(bad), "last", last.ID, "error", last.Why)
+	}
+	written, err := write(ctx, w, k, *at, next, rows, bad, to)
 	if err != nil {
 		return 0, err
 	}
@@ -257,6 +270,6 @@ func batch[T any](ctx context.Context, a *Archiver, w *writer, k ledger.Kind, at
 		a.Log.Warn("rows were in the archive already", "ledger", string(k), "rows", len(rows), "written", written, "up_to", next.id)
 	}
 	*at = next
-	a.batches(k, len(rows))
-	return len(rows), nil
+	a.batches(k, n)
+	return n, nil
 }

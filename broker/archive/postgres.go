@@ -127,7 +127,7 @@ var errMoved = errors.New("the position is no longer where it was read")
 
 // write writes rows and moves the position in one transaction. Rows that are
 // there already are passed over; it returns how many were not.
-func write[T any](ctx context.Context, w *writer, k ledger.Kind, from, to position, rows []T, t *table[T]) (written int, err error) {
+func write[T any](ctx context.Context, w *writer, k ledger.Kind, from, to position, rows []T, bad []broker.Unreadable, t *table[T]) (written int, err error) {
 	err = pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
 		fms, fseq := split(from.id)
 		tms, tseq := split(to.id)
@@ -138,6 +138,13 @@ func write[T any](ctx context.Context, w *writer, k ledger.Kind, from, to positi
 		}
 		if moved.RowsAffected() != 1 {
 			return errMoved
+		}
+		for i := range bad {
+			ms, seq := split(bad[i].ID)
+			if _, err := tx.Exec(ctx, `INSERT INTO leeway.unreadable (deployment, ledger, row_ms, row_seq, why, raw)
+				VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`, w.deployment, string(k), ms, seq, text(bad[i].Why), text(bad[i].Raw)); err != nil {
+				return err
+			}
 		}
 		if _, err := tx.CopyFrom(ctx, pgx.Identifier{t.stage()}, t.columns, pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
 			return t.values(w.deployment, &rows[i]), nil

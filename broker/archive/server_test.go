@@ -281,10 +281,37 @@ func TestNothingTwice(t *testing.T) {
 	wr := &writer{conn: conn, deployment: "test"}
 	w.must(wr.prepare(bg))
 	rows := []broker.SpendRow{{ID: "99-1", JobID: "x", Attempt: 1}}
-	if _, err := write(bg, wr, ledger.Spend, position{id: "1-1"}, position{id: "99-1", booked: 1}, rows, spendTable); !errors.Is(err, errMoved) {
+	if _, err := write(bg, wr, ledger.Spend, position{id: "1-1"}, position{id: "99-1", booked: 1}, rows, nil, spendTable); !errors.Is(err, errMoved) {
 		t.Errorf("wrote from a position that is not there: %v", err)
 	}
 	w.archived()
+}
+
+// Rows that cannot be read are kept apart, and the archive goes on behind them.
+func TestUnreadableRows(t *testing.T) {
+	w := newWorld(t)
+	w.book(10)
+	for k, values := range map[string][]any{"spend": {"row", "{\x00"}, "miss": {"path", "nowhere"}} {
+		w.must(w.rdb.XAdd(bg, &redis.XAddArgs{Stream: "{a}:ledger:" + k, Values: values}).Err())
+	}
+	stop := w.run(Options{BatchRows: 4, Window: time.Hour})
+	defer stop()
+	w.book(10)
+	kept := func() (n int64) {
+		w.query("SELECT (SELECT count(*) FROM leeway.spend) + (SELECT count(*) FROM leeway.miss)", &n)
+		return n
+	}
+	for end := time.Now().Add(20 * time.Second); w.lag() > 0 || kept() < 40; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of 40 rows are archived", kept())
+		}
+	}
+	w.archived()
+	var apart, named int64
+	w.query(`SELECT count(*), count(*) FILTER (WHERE why <> '' AND raw LIKE '{"%') FROM leeway.unreadable`, &apart, &named)
+	if apart != 2 || named != 2 {
+		t.Errorf("%d rows are kept apart, %d of them as they were", apart, named)
+	}
 }
 
 func TestMigrations(t *testing.T) {

@@ -37,7 +37,7 @@ func (g *Group) Go(name string, loop func(ctx context.Context) error) {
 		if err == nil || (g.ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 			return
 		}
-		g.fail(name, err)
+		g.Fail(name, err)
 	})
 }
 
@@ -51,7 +51,7 @@ func (g *Group) run(loop func(ctx context.Context) error) (err error) {
 }
 
 // Fail records a failure that happened outside a loop of the group.
-func (g *Group) fail(name string, err error) {
+func (g *Group) Fail(name string, err error) {
 	g.log.Error("background loop failed", "loop", name, "error", err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +63,7 @@ func (g *Group) fail(name string, err error) {
 func (g *Group) Guard(name string, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			g.fail(name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			g.Fail(name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 	}()
 	f()

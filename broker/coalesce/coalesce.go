@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -35,7 +36,7 @@ const (
 var ErrStale = errors.New("the numbers are too old to be sent")
 
 // Options configure a [Caller] for requests Q, a call of which gives one answer
-// A. All fields are required.
+// A. All fields but FailsWaiting are required.
 type Options[Q, A any] struct {
 	// Send makes a call, within a time of its own. It asks turn when all is ready
 	// to be sent. turn may wait; with an error nothing may be sent, but after
@@ -44,8 +45,12 @@ type Options[Q, A any] struct {
 	// Deal gives the requests what the answer holds for each. They are told
 	// after that.
 	Deal func(requests []Q, answer A)
-	// Failed hears of a call that had no answer, and how many were told so.
+	// Failed hears of a call that had no answer, and how many are told so. Two calls
+	// may fail at once.
 	Failed func(requests int, err error)
+	// FailsWaiting has whoever waits when a call fails told so as well: with the
+	// store away, what is left of one call and the whole of the next would add up.
+	FailsWaiting bool
 	// Gone is what a request is told that Run will not come to any more.
 	Gone error
 	// Size is a request's share of MostBytes.
@@ -60,18 +65,23 @@ type Options[Q, A any] struct {
 	MostRequests, MostBytes, MostQueued int
 }
 
-// Caller gathers requests into calls. Create it with [New]; [Caller.Run] must
-// run, once, for requests to be told anything.
+// Caller gathers requests into calls. Create it with [New]; [Caller.Run] bounds its
+// life.
 type Caller[Q, A any] struct {
-	o       Options[Q, A]
-	queue   chan *Entry[Q]
-	stopped chan struct{} // closed when Run has ended
+	o        Options[Q, A]
+	room     chan struct{} // holds a place for each request that waits to be sent
+	stopped  chan struct{} // closed when Run has ended
+	panicked chan error    // what a call panicked with, for Run to go on with
+	calls    sync.WaitGroup
 
-	// Only Run uses these.
+	mu        sync.Mutex // guards what follows; held for moments
 	gathering *call[Q]
-	inFlight  []*call[Q] // the first was sent first
-	done      chan *call[Q]
-	last      int // how many requests the last call had
+	queue     []*Entry[Q] // what does not fit into it
+	sending   bool        // somebody is about to send it
+	inFlight  []*call[Q]  // the first was sent first
+	last      int         // how many requests the last call had
+	stopping  bool        // when nothing is left, nothing more comes
+	over      bool        // nothing more comes
 }
 
 // Entry is one request on its way.
@@ -91,14 +101,13 @@ type call[Q any] struct {
 	after    *call[Q]      // must be answered first, if there is one
 	answered chan struct{} // closed when err is known
 	err      error         // why there is no answer
-	panicked error         // for Run to go on with
 }
 
 // New returns a caller.
 func New[Q, A any](o Options[Q, A]) *Caller[Q, A] {
 	return &Caller[Q, A]{
-		o: o, queue: make(chan *Entry[Q], o.MostQueued), stopped: make(chan struct{}),
-		gathering: &call[Q]{}, done: make(chan *call[Q], MostInFlight),
+		o: o, room: make(chan struct{}, o.MostQueued), stopped: make(chan struct{}), panicked: make(chan error, 1),
+		gathering: &call[Q]{},
 	}
 }
 
@@ -107,11 +116,21 @@ func New[Q, A any](o Options[Q, A]) *Caller[Q, A] {
 func (c *Caller[Q, A]) Add(ctx context.Context, request Q) *Entry[Q] {
 	e := &Entry[Q]{request: request, err: c.o.Gone, told: make(chan struct{}), stopped: c.stopped}
 	select {
-	case c.queue <- e:
+	case c.room <- struct{}{}:
 	case <-ctx.Done():
 		close(e.told)
+		return e
 	case <-c.stopped:
+		return e
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		<-c.room
+		return e
+	}
+	c.queue = append(c.queue, e)
+	c.next()
 	return e
 }
 
@@ -135,47 +154,46 @@ func (c *Caller[Q, A]) Running() bool {
 	}
 }
 
-// Run makes calls until ctx is done; what is queued then is still sent.
+// Run returns when ctx is done and what was queued by then is answered. It goes on
+// with the panic of a call. Nobody is told anything after it.
 func (c *Caller[Q, A]) Run(ctx context.Context) {
 	defer close(c.stopped)
-	defer func() {
-		for range c.inFlight { // only when a call has panicked
-			<-c.done
-		}
-	}()
-	stop, stopping := ctx.Done(), false
-	for {
-		c.gather()
-		queue := c.queue
-		switch {
-		case c.ready():
-			c.send()
-			continue
-		case c.full():
-			queue = nil
-		case stopping && len(c.gathering.entries) == 0 && len(c.inFlight) == 0:
-			return
-		}
+	defer c.calls.Wait()
+	var panicked error
+	select {
+	case <-ctx.Done():
+		c.mu.Lock()
+		c.stopping = true
+		c.next()
+		c.mu.Unlock()
+		c.calls.Wait()
 		select {
-		case e := <-queue:
-			c.join(e)
-		case one := <-c.done:
-			c.finish(one)
-		case <-stop:
-			stop, stopping = nil, true
+		case panicked = <-c.panicked:
+		default:
 		}
+	case panicked = <-c.panicked:
+	}
+	if panicked != nil {
+		panic(panicked)
 	}
 }
 
-// gather takes what is queued, as far as it fits.
-func (c *Caller[Q, A]) gather() {
-	for !c.full() {
-		select {
-		case e := <-c.queue:
-			c.join(e)
-		default:
-			return
-		}
+// next takes what is queued, as far as it fits, and has it sent if it is to be
+// sent now. c.mu is held.
+func (c *Caller[Q, A]) next() {
+	n := 0
+	for n < len(c.queue) && !c.full() {
+		c.join(c.queue[n])
+		n++
+	}
+	c.queue = slices.Delete(c.queue, 0, n)
+	switch {
+	case c.over || c.sending:
+	case c.ready():
+		c.sending = true
+		c.calls.Go(c.send)
+	case c.stopping && len(c.gathering.entries) == 0 && len(c.inFlight) == 0:
+		c.over = true
 	}
 }
 
@@ -203,31 +221,53 @@ func (c *Caller[Q, A]) ready() bool {
 	}
 }
 
-// send puts the call that gathers in flight.
+// send puts the call that gathers in flight, and sees it done.
 func (c *Caller[Q, A]) send() {
 	// After a call the first of its requesters to be back would otherwise have
 	// one to itself while the others queue up behind it.
-	for i := 0; i < yields && len(c.inFlight) == 0 && len(c.gathering.entries)+len(c.queue) < c.last; i++ {
+	for i := 0; i < yields && c.fewer(); i++ {
 		runtime.Gosched()
 	}
-	c.gather()
+	c.mu.Lock()
 	one := c.gathering
 	one.sentAt, one.answered = time.Now(), make(chan struct{})
 	if len(c.inFlight) > 0 && c.inFlight[0].ordered && one.ordered {
 		one.after = c.inFlight[0]
 	}
-	c.last, c.gathering = len(one.entries), &call[Q]{}
+	c.last, c.gathering, c.sending = len(one.entries), &call[Q]{}, false
 	c.inFlight = append(c.inFlight, one)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				one.panicked = fmt.Errorf("%v\n%s", p, debug.Stack())
-				tell(one.entries)
-			}
-			c.done <- one
-		}()
-		c.perform(one)
+	c.next()
+	c.mu.Unlock()
+	for range one.entries {
+		<-c.room
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			c.fail(one, fmt.Errorf("%v\n%s", p, debug.Stack()))
+		}
 	}()
+	c.perform(one)
+	c.finish(one)
+}
+
+// fewer reports whether fewer requests gather than the last call had, while none
+// is in flight.
+func (c *Caller[Q, A]) fewer() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.inFlight) == 0 && len(c.gathering.entries)+len(c.queue) < c.last
+}
+
+// fail ends all after a call has panicked.
+func (c *Caller[Q, A]) fail(one *call[Q], panicked error) {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	tell(one.entries)
+	select {
+	case c.panicked <- panicked:
+	default: // another has
+	}
 }
 
 // perform sends a call and tells its requests. Where there is no answer they are
@@ -273,22 +313,24 @@ func (one *call[Q]) turn() error {
 	return one.after.err
 }
 
-// finish takes a call that is over out of flight. With one that failed whoever
-// waits by now is told as well: with the store away, what is left of one call and
-// the whole of the next would add up.
+// finish takes a call that is over out of flight, and tells of one that failed.
 func (c *Caller[Q, A]) finish(one *call[Q]) {
+	c.mu.Lock()
 	c.inFlight = slices.DeleteFunc(c.inFlight, func(other *call[Q]) bool { return other == one })
-	switch {
-	case one.panicked != nil:
-		panic(one.panicked)
-	case one.err == nil:
+	var waited []*Entry[Q]
+	if one.err != nil && c.o.FailsWaiting && !c.sending {
+		waited = slices.Concat(c.gathering.entries, c.queue)
+		c.gathering, c.queue = &call[Q]{}, nil
+	}
+	c.next()
+	c.mu.Unlock()
+	if one.err == nil {
 		return
 	}
-	for range len(c.queue) {
-		c.join(<-c.queue)
+	for range waited {
+		<-c.room
 	}
-	entries := slices.Concat(one.entries, c.gathering.entries)
-	c.gathering = &call[Q]{}
+	entries := slices.Concat(one.entries, waited)
 	for _, e := range entries {
 		e.err = one.err
 	}

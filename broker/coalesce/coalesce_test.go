@@ -57,8 +57,12 @@ func inBubble(t *testing.T, f func(r *rig)) {
 					q.answer = answer
 				}
 			},
-			Failed:       func(n int, err error) { r.failed = append(r.failed, n) },
-			Gone:         errGone,
+			Failed: func(n int, err error) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.failed = append(r.failed, n)
+			},
+			FailsWaiting: true, Gone: errGone,
 			Size:         func(q *request) int { return q.bytes },
 			Ordered:      func(q *request) bool { return q.ordered },
 			MostRequests: 16, MostBytes: 100, MostQueued: 32,

@@ -43,6 +43,15 @@ const (
 	SuccessFirstByte Success = "first_byte"
 )
 
+// Relay says when a chat completion's stream begins to tell the answer.
+type Relay string
+
+// The kinds of relay.
+const (
+	RelayLive  Relay = "live"  // as the backend gives it; from then on no other backend is tried
+	RelayWhole Relay = "whole" // once it is whole and usable
+)
+
 // Class is a named set of defaults and rules for jobs.
 type Class struct {
 	// DeadlineMS is used when a job names none. Defaults to 15000.
@@ -55,6 +64,8 @@ type Class struct {
 	Prefer Preference `yaml:"prefer"`
 	// Success is "whole" or "first_byte". Defaults to whole.
 	Success Success `yaml:"success"`
+	// Relay is for streams that do not choose. Defaults to live.
+	Relay Relay `yaml:"relay"`
 	// MaxOutputTokens is the output limit. Defaults to 400.
 	MaxOutputTokens int `yaml:"max_output_tokens"`
 	// WordLimit is the longest summary asked for. Defaults to 200.
@@ -63,7 +74,9 @@ type Class struct {
 	// {{.MaxOutputTokens}} stand for the class's limits. Defaults to
 	// [DefaultPrompt].
 	Prompt string `yaml:"prompt"`
-	// Rescue lets a job that free can no longer make be offered to paid.
+	// Rescue lets a job that free has become too slow for be offered to paid. One
+	// whose pool has lost its capacity is offered to the other one in any case, if
+	// Prefer names both.
 	Rescue bool `yaml:"rescue"`
 	// BudgetMicroPerDay caps what the class's jobs may cost in a day, all
 	// producers together, in micro-units. Left out: no cap.

@@ -134,9 +134,10 @@ type Limits struct {
 	BatchLines int   `yaml:"batch_lines"` // Defaults to 100000.
 	WaitMS     int64 `yaml:"wait_ms"`     // Longest ?wait=. Defaults to 60000.
 	// InFlightBytes is about how much memory an API process gives to bodies and
-	// lines that are being read or decided, over all connections. Beyond it
-	// readers wait, and are then told 503. Defaults to 64 MiB, or to what eight
-	// of the longest lines need if that is more.
+	// lines that are being read or decided, over all connections. A producer gets
+	// as much as it leaves free, half of it if it is alone; beyond that its
+	// readers wait, and are then told 503. At least what four of the longest lines
+	// need. Defaults to 64 MiB, or to what eight of them need if that is more.
 	InFlightBytes int64 `yaml:"in_flight_bytes"`
 }
 

@@ -50,6 +50,15 @@ func (b *Backend) tariff() []DatedPrice {
 	return b.Prices
 }
 
+// Currencies are those of the backend's prices; at least one.
+func (b *Backend) Currencies() []string {
+	var out []string
+	for _, p := range b.tariff() {
+		out = append(out, p.Currency)
+	}
+	return out
+}
+
 // Price is a backend's price; the zero price is free of charge.
 type Price struct {
 	Currency string `yaml:"currency"`

@@ -27,7 +27,7 @@ type Producer struct {
 	// MaxInFlight bounds its admitted and unfinished jobs. 0: no limit.
 	MaxInFlight int64 `yaml:"max_in_flight"`
 	// SubmissionsPerS is how many submissions a second it may make on average,
-	// over all replicas and refused ones too; a line of a batch is one. 0: no
+	// over all replicas, refused and invalid ones too; a line of a batch is one. 0: no
 	// limit. Burst is how many at once. Defaults to those of a second, at
 	// least 1.
 	SubmissionsPerS float64 `yaml:"submissions_per_s"`

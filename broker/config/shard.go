@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 
+	"leeway/broker"
 	"leeway/slackgate"
 )
 
@@ -24,8 +25,9 @@ func (c *Config) WorkerShards() []int {
 // Home says where the jobs of a producer and a class must go, because what they
 // may cost or how many there may be is counted in one place. Those with
 // one name have one home. ok is false for those that may go anywhere.
-// With an empty class it is asked for a batch, whose lines may be of any class
-// that the producer may use.
+// With [broker.AnyClass] it is asked for an idempotency key, which may come with
+// any class that the producer may use, and with an empty class for a batch, whose
+// lines may be of any class and, where anybody may give any name, producer.
 //
 // Each producer that has limits has a home of its own, as long as its jobs are
 // told by its key alone. Where a class has a budget, or anybody may give any
@@ -37,7 +39,7 @@ func (c *Config) Home(producer, class string) (name string, ok bool) {
 	for n, cl := range c.Classes {
 		if cl.BudgetMicroPerDay != nil {
 			classBudgeted = true
-			ok = ok || n == class || batch && c.MayUse(producer, n)
+			ok = ok || n == class || (batch || class == broker.AnyClass) && c.MayUse(producer, n)
 		}
 	}
 	switch {

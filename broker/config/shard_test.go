@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"leeway/broker"
 )
 
 func TestWorkerShards(t *testing.T) {
@@ -68,6 +70,11 @@ func TestHome(t *testing.T) {
 		{classes + limits, "rated", "summary", "", true},
 		{classes + limits, "free", "summary", "", false},
 		{classes + limits, "", "", "", true},
+		// Nobody else's limits bind a key.
+		{classes + limits, "", broker.AnyClass, "", false},
+		{classes + limits, "rated", broker.AnyClass, "", true},
+		{keys + budget + limits, "other", broker.AnyClass, "", true},
+		{keys + budget + limits, "free", broker.AnyClass, "", false},
 		// A class's budget binds every producer that may use it.
 		{keys + budget + limits, "rated", "summary", "", true},
 		{keys + budget + limits, "capped", "", "", true},

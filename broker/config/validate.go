@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 
+	"golang.org/x/net/http/httpguts"
+
 	"leeway/broker"
 	"leeway/slackgate"
 )
@@ -60,7 +62,7 @@ func (c *Config) completeTop() error {
 		within("worker.heartbeat_ms", c.Worker.HeartbeatMS, 100, 10_000),
 		within("worker.shutdown_grace_ms", c.Worker.ShutdownGraceMS, 0, 24*3600*1000),
 		within("limits.text_bytes", c.Limits.TextBytes, 1, MaxTextBytesHard),
-		within("limits.in_flight_bytes", c.Limits.InFlightBytes, min(2*line, 1<<40), 1<<40),
+		within("limits.in_flight_bytes", c.Limits.InFlightBytes, min(4*line, 1<<40), 1<<40),
 		within("limits.batch_lines", c.Limits.BatchLines, 1, 10_000_000),
 		within("limits.wait_ms", c.Limits.WaitMS, 0, 3600*1000),
 		within("keep.result_ms", c.Keep.ResultMS, 1000, 30*24*3600*1000),
@@ -83,7 +85,24 @@ func (a *Archive) check() error {
 	)
 }
 
+// leaveOut takes a pool for left out that names no backend while the other one
+// does. One with a limit of its own was meant to be there.
+func (c *Config) leaveOut(path, other slackgate.Path) error {
+	p := c.Pool(path)
+	if len(p.Backends) > 0 || len(c.Pool(other).Backends) == 0 || p.MeasuredLimit {
+		return nil
+	}
+	if p.Limit == Default().Pool(path).Limit {
+		p.Limit = 0
+	}
+	at := "pools." + path.String()
+	return checkf(p.Limit == 0, at+".backends", "is empty, and %s.limit is %d: name backends, or write limit: 0 if there is no such pool", at, p.Limit)
+}
+
 func (c *Config) completePools() error {
+	if err := cmp.Or(c.leaveOut(slackgate.Paid, slackgate.Free), c.leaveOut(slackgate.Free, slackgate.Paid)); err != nil {
+		return err
+	}
 	seen := map[string]bool{}
 	for _, path := range slackgate.Paths {
 		if err := c.completePool(path, seen); err != nil {
@@ -142,6 +161,7 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 		oneOf(at+".protocol", b.Protocol, Protocols...),
 		checkf(web, at+".url", "must be an http or https URL"),
 		checkf(u.User == nil, at+".url", "must not hold credentials: use key_env or key_file"),
+		checkf(u.RawQuery == "" && u.Fragment == "", at+".url", "must not have a query or a fragment"),
 		checkf(b.Model != "", at+".model", "is missing"),
 		checkf(b.KeyEnv == "" || b.KeyFile == "", at+".key_env", "set key_env or key_file, not both"),
 		b.Knee.complete(at+".knee"),
@@ -149,7 +169,22 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 		within(at+".first_byte_p95_ms", b.FirstByteP95MS, 1, MaxDeadlineMS),
 		within(at+".stall_ms", b.StallMS, 100, 600_000),
 		within(at+".limit", b.Limit, 1, MaxSlots),
+		checkHeaders(at+".headers", b.Headers),
 	)
+}
+
+// checkHeaders refuses what cannot be sent as headers. An error never shows a
+// value: it may be a secret.
+func checkHeaders(at string, headers map[string]string) error {
+	for name, value := range headers {
+		if err := cmp.Or(
+			checkf(httpguts.ValidHeaderFieldName(name), at, "%.64q cannot be a header's name", name),
+			checkf(httpguts.ValidHeaderFieldValue(value), at+"."+name, "cannot be sent: it has a line break or another control character"),
+		); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Config) completeClasses() error {
@@ -172,6 +207,7 @@ func (c *Class) complete(at string) error {
 	orDefault(&c.MaxOutputTokens, 400)
 	orDefault(&c.Prefer, PaidFirst)
 	orDefault(&c.Success, SuccessWhole)
+	orDefault(&c.Relay, RelayLive)
 	orDefault(&c.Prompt, DefaultPrompt)
 	orDefault(&c.WordLimit, 200)
 	if c.ReserveMS == nil {
@@ -182,6 +218,7 @@ func (c *Class) complete(at string) error {
 	return cmp.Or(
 		oneOf(at+".prefer", c.Prefer, PaidFirst, FreeFirst, PaidOnly, FreeOnly),
 		oneOf(at+".success", c.Success, SuccessWhole, SuccessFirstByte),
+		oneOf(at+".relay", c.Relay, RelayLive, RelayWhole),
 		within(at+".max_deadline_ms", c.MaxDeadlineMS, 1, MaxDeadlineMS),
 		within(at+".deadline_ms", c.DeadlineMS, 1, c.MaxDeadlineMS),
 		within(at+".reserve_ms", *c.ReserveMS, 0, MaxDeadlineMS),

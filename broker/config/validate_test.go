@@ -77,3 +77,28 @@ func TestLongestLists(t *testing.T) {
 		}
 	}
 }
+
+// A pool alone is a whole setup: what is left out beside a pool that has backends
+// is not there, and one that was meant to be says what it lacks.
+func TestPoolAlone(t *testing.T) {
+	const backends = "backends: [{name: b, url: 'http://h/v1', model: m}]"
+	for _, tt := range []struct {
+		name, doc  string
+		paid, free int
+		field      string
+	}{
+		{"paid alone", "pools: {paid: {" + backends + "}}", 2, 0, ""},
+		{"free alone", "pools: {free: {limit: 3, " + backends + "}}", 0, 3, ""},
+		{"free alone, and paid named", "pools: {paid: {limit: 0}, free: {" + backends + "}}", 0, 1, ""},
+		{"no backend at all", "pools: {paid: {limit: 5}}", 5, 1, ""},
+		{"a limit without backends", "pools: {paid: {" + backends + "}, free: {limit: 2}}", 0, 0, "pools.free.backends"},
+	} {
+		c, err := Parse([]byte(tt.doc))
+		if fieldOf(err) != tt.field || err == nil && (c.Pools.Paid.Limit != tt.paid || c.Pools.Free.Limit != tt.free) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "limit: 0") {
+			t.Errorf("%s: %v does not say what to write", tt.name, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"net"
 	"net/http"
 	"strings"
 
@@ -31,12 +32,15 @@ const callerKey = "leeway.caller"
 
 // allow lets requests through whose key has the role. Without any key
 // configured everybody may do everything: the process then listens on loopback
-// only, unless told otherwise.
+// only, unless told otherwise, and answers to its own name alone.
 func (s *Server) allow(need role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			access := &s.Config().Access
 			if !access.Keyed() {
+				if !access.Open && !ownHost(c.Request().Host) {
+					return problem(http.StatusForbidden, wire.ReasonForbidden, "without keys this API is reached as localhost alone: another name may be a web page's")
+				}
 				return next(c)
 			}
 			who, ok := identify(access, c.Request().Header.Get("Authorization"))
@@ -51,6 +55,16 @@ func (s *Server) allow(need role) echo.MiddlewareFunc {
 			return next(c)
 		}
 	}
+}
+
+// ownHost reports whether a request was sent to this machine by its own name or
+// address. A web page can have a browser send to loopback under the page's name,
+// and read what comes back.
+func ownHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "" || config.LoopbackHost(strings.Trim(host, "[]"))
 }
 
 // identify finds whose key it is. All keys are compared, each in constant

@@ -101,9 +101,14 @@ func (s *Server) batchResults(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	release, err := s.holdWait(c, wait)
+	if err != nil {
+		return err
+	}
+	defer release()
 	ctx, id := c.Request().Context(), c.Param("id")
 	var lines []broker.BatchLine
-	err = poll(ctx, wait, recheck/4, nil, func(bool) (bool, error) {
+	err = s.poll(c, wait, recheck/4, nil, func(bool) (bool, error) {
 		b, err := s.batchOf(c)
 		if err != nil {
 			return false, err
@@ -115,7 +120,6 @@ func (s *Server) batchResults(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	defer clearWriteDeadline(c)
 	out := openLines(c)
 	for len(lines) > 0 {
 		for i := range lines {

@@ -19,10 +19,11 @@ import (
 	"leeway/broker"
 	"leeway/broker/admission"
 	"leeway/broker/wire"
+	"leeway/slackgate"
 )
 
 // batchWindow is how many lines of a batch are on their way at once; the
-// reader waits for the writer beyond that. What they weigh over all connections
+// reader waits for their verdicts beyond that. What they weigh over all connections
 // is [memory]'s to bound.
 const batchWindow = 128
 
@@ -31,9 +32,9 @@ const batchWindow = 128
 type inFlight struct {
 	line     int
 	customID string
-	offered  *admission.Offered
-	hold     *hold           // of what is offered
-	known    *broker.Verdict // of the job that the line became before
+	offered  *admission.Offered // of a wrong line: to be counted
+	hold     *hold              // of what is offered
+	known    *broker.Verdict    // of the job that the line became before
 	err      error
 }
 
@@ -47,6 +48,9 @@ type run struct {
 	// told when it last heard of this run.
 	said []broker.BatchLine
 	told time.Time
+	kept int // said so far
+
+	receivedAt time.Time // of the request
 }
 
 // submitBatch takes NDJSON and answers one verdict a line, in order. A bad line gets
@@ -63,8 +67,8 @@ func (s *Server) submitBatch(c echo.Context) error {
 // submitToBatch takes more lines under a batch on record. A line that became a job
 // there keeps it; one that was refused is a new offer.
 func (s *Server) submitToBatch(c echo.Context) error {
-	b, err := s.batchOf(c)
-	if err != nil {
+	var b *broker.Batch
+	if err := s.reading(c, func() (err error) { b, err = s.batchOf(c); return err }); err != nil {
 		return err
 	}
 	return s.takeLines(c, b.ID, true)
@@ -81,31 +85,34 @@ func batchID(producer, key string) string {
 }
 
 func (s *Server) takeLines(c echo.Context, id string, again bool) error {
-	ctx := c.Request().Context()
+	ctx, receivedAt := c.Request().Context(), time.Now()
 	if err := wantMedia(c.Request(), "application/x-ndjson", "application/jsonl"); err != nil {
 		return err
 	}
 	// What the connection itself needs.
-	floor := &hold{m: s.memory}
-	if err := floor.take(ctx, readBuffer, bodyMemoryWait); err != nil {
-		return err
+	floor := s.memory.hold(c)
+	if !floor.take(ctx, perByte*readBuffer, bodyMemoryWait) {
+		return errBusy
 	}
 	defer floor.release()
-	n, err := s.Store.OpenBatch(ctx, id, callerOf(c).name, again, s.Config().Limits.BatchLines)
-	if err != nil {
+	var n int64
+	if err := s.reading(c, func() (err error) {
+		n, err = s.Store.OpenBatch(ctx, id, callerOf(c).name, again, s.Config().Limits.BatchLines)
+		return err
+	}); err != nil {
 		return err
 	}
-	r := &run{Server: s, c: c, batch: id, n: n, told: time.Now()}
-	defer clearWriteDeadline(c)
+	r := &run{Server: s, c: c, batch: id, n: n, told: time.Now(), receivedAt: receivedAt}
 	w := c.Response()
-	// Reading goes on while verdicts are written.
+	// Reading goes on while verdicts are written, or wait.
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	w.Header().Set(wire.HeaderBatchID, id)
 	w.Header().Set("Location", "/v1/batches/"+id)
 	policyHeader(w.Header(), s.Config().Quota(callerOf(c).name))
-	out := openLines(c)
+	out := s.openOutbox(c)
+	defer out.close()
 
 	lines := make(chan inFlight, batchWindow)
 	go s.Background.Guard("batch reader", func() {
@@ -118,18 +125,15 @@ func (s *Server) takeLines(c echo.Context, id string, again bool) error {
 
 // answer writes the verdicts in order. When the producer has left, what was
 // offered is still decided, and listed.
-func (r *run) answer(ctx context.Context, lines <-chan inFlight, to *lineStream) {
+func (r *run) answer(ctx context.Context, lines <-chan inFlight, to *outbox) {
 	var gone error
 	for l := range lines {
 		out := l.verdict(ctx)
-		if out.Error != nil {
+		if out.Error != nil && out.Error.Reason != string(slackgate.ReasonRate) {
 			r.note(out)
 		}
 		if gone == nil {
 			gone = to.send(out)
-		}
-		if gone == nil && len(lines) == 0 {
-			r.c.Response().Flush()
 		}
 		if len(r.said) > 0 && len(lines) == 0 || len(r.said) >= batchWindow || time.Since(r.told) > broker.BatchReceiving/4 {
 			r.list(ctx, false)
@@ -146,15 +150,19 @@ func (r *run) answer(ctx context.Context, lines <-chan inFlight, to *lineStream)
 const (
 	// mostSaid bounds the lines that wait to be listed while the store is away.
 	mostSaid = 8 * batchWindow
+	// MostKept is of how many lines of a request that became no jobs the record
+	// keeps what was said.
+	MostKept = 10_000
 	// lastListTries is how often the last of them are offered to the store.
 	lastListTries = 3
 )
 
 // note keeps what was said to a line that became no job.
 func (r *run) note(out *wire.BatchLine) {
-	if len(r.said) >= mostSaid {
-		return // the verdict was told; the log says what the record lacks
+	if len(r.said) >= mostSaid || r.kept >= MostKept {
+		return // the verdict was told
 	}
+	r.kept++
 	said, err := json.Marshal(out)
 	if err != nil {
 		r.Log.Error("verdict of a batch not kept", "batch_id", r.batch, "error", err)
@@ -187,13 +195,19 @@ func (l *inFlight) verdict(ctx context.Context) *wire.BatchLine {
 	if l.offered != nil {
 		said, waited := l.offered.Wait(ctx)
 		l.hold.release() // the text is the store's by now, or nobody's
-		if v = &said; !v.Admitted() {
+		switch v = &said; {
+		case l.err != nil:
+			err = wrongOr(&said, l.err)
+		case !v.Admitted():
 			err = notAdmitted(v, waited)
-		} else if !v.Repeated {
+		case !v.Repeated:
 			out.Status = http.StatusAccepted
 		}
 	}
 	if err != nil {
+		if errors.Is(err, broker.ErrKeyConflict) { // a line has no other key
+			err = fieldProblem(http.StatusConflict, wire.ReasonKeyConflict, "custom_id", "custom_id: another line of the batch has it, and another body")
+		}
 		out.Error = asProblem(err)
 		out.Status, out.RetryAfterMS = out.Error.Status, out.Error.RetryAfterMS
 	} else {
@@ -213,17 +227,28 @@ func (r *run) read(lines chan<- inFlight) {
 	who := callerOf(r.c)
 	limit, most := int(r.Config().LineBytes(who.name)), r.Config().LinesLimit(who.name)
 	in, _ := lineReaders.Get().(*bufio.Reader)
-	in.Reset(req.Body)
+	body := &arrivals{Reader: req.Body, at: r.receivedAt}
+	in.Reset(body)
 	defer func() {
 		in.Reset(nil)
 		lineReaders.Put(in)
 	}()
+	blank := false // was the line before
 	for n := 1; req.Context().Err() == nil; n++ {
-		if setDeadline(r.c, lineWithin, 0) != nil {
+		// Whoever sends lines need not read verdicts yet.
+		if !blank && setDeadline(r.c, lineWithin, writeWithin) != nil {
 			return
 		}
-		l := inFlight{line: n, hold: &hold{m: r.memory}}
-		raw, err := readLine(in, limit, func(n int) error { return l.hold.take(req.Context(), n, lineMemoryWait) })
+		_, _ = in.Peek(1) // what is wrong with the body shows below, too
+		receivedAt := body.at
+		l := inFlight{line: n, hold: r.memory.hold(r.c)}
+		raw, err := readLine(in, limit, func(n int) error {
+			if !l.hold.take(req.Context(), perByte*int64(n), lineMemoryWait) {
+				return errBusy
+			}
+			return nil
+		})
+		blank = false
 		refused := errors.Is(err, errLineTooLong) || errors.Is(err, errBusy)
 		last := err != nil && !refused
 		switch {
@@ -231,14 +256,17 @@ func (r *run) read(lines chan<- inFlight) {
 			last = true
 			l.err = problem(http.StatusRequestEntityTooLarge, wire.ReasonTooLarge, "the batch has too many lines; this one and those after it were not read")
 		case errors.Is(err, errLineTooLong):
-			l.err = broker.Fieldf("body", "the line is longer than %d bytes", limit)
+			l.wrong(r, who.name, broker.Fieldf("body", "the line is longer than %d bytes", limit))
 		case errors.Is(err, errBusy):
 			l.err = errBusy
 		case last && !errors.Is(err, io.EOF):
 			// The connection is gone: a torn line is no submission.
 		default:
-			if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-				r.offer(&l, raw)
+			// A byte order mark may begin a file, and files may be put together.
+			if raw = bytes.TrimSpace(bytes.TrimPrefix(raw, []byte("\ufeff"))); len(raw) > 0 {
+				r.offer(&l, raw, receivedAt)
+			} else {
+				blank = true
 			}
 			if last {
 				clearReadDeadline(r.c)
@@ -258,19 +286,19 @@ func (r *run) read(lines chan<- inFlight) {
 
 // offer offers one line. Within its batch a line is named by its custom_id; one
 // without is not named, and a new job each time.
-func (r *run) offer(l *inFlight, raw []byte) {
+func (r *run) offer(l *inFlight, raw []byte, receivedAt time.Time) {
 	ctx := r.c.Request().Context()
-	sub, job, err := r.parse(ctx, callerOf(r.c), raw, time.Now())
+	who := callerOf(r.c)
+	sub, job, err := r.parse(ctx, who, raw, receivedAt)
 	var key broker.IdempotencyKey
-	if sub != nil && sub.CustomID != "" && len(sub.CustomID) <= wire.MaxProducerBytes {
-		l.customID = sub.CustomID
-		key = keyed(r.batch+"\x00"+sub.CustomID, raw)
+	if l.customID = customID(sub, raw); l.customID != "" {
+		key = keyed(r.batch+"\x00"+l.customID, raw)
 	}
 	if err != nil {
 		if v, ok := r.known(ctx, sub, key); ok {
 			l.known = &v
 		} else {
-			l.err = err
+			l.wrong(r, producerOf(who, sub), err)
 		}
 		return
 	}
@@ -280,6 +308,43 @@ func (r *run) offer(l *inFlight, raw []byte) {
 	if l.err = r.Admitter.Place(job); l.err == nil {
 		l.offered = new(r.Admitter.Offer(ctx, job))
 	}
+}
+
+// customID is a line's own name, which also a line that is no submission may have
+// where it can be read; empty for none that can be kept.
+func customID(sub *submission, raw []byte) string {
+	if sub == nil {
+		sub = &submission{CustomID: customIDIn(raw)}
+	}
+	if len(sub.CustomID) > wire.MaxProducerBytes {
+		return ""
+	}
+	return sub.CustomID
+}
+
+// arrivals is a body that knows since when what was read last has been here.
+type arrivals struct {
+	io.Reader
+	at   time.Time // at first: of the request
+	read bool
+}
+
+// Read reads on. What is there when it is called first came with the request,
+// before the batch was opened.
+func (a *arrivals) Read(p []byte) (int, error) {
+	asked := time.Now()
+	n, err := a.Reader.Read(p)
+	if now := time.Now(); a.read || now.Sub(asked) > time.Millisecond {
+		a.at = now
+	}
+	a.read = true
+	return n, err
+}
+
+// wrong notes what is wrong with a line, and has it count.
+func (l *inFlight) wrong(r *run, producer string, err error) {
+	l.err = err
+	l.offered = r.charge(r.c.Request().Context(), producer)
 }
 
 var errLineTooLong = errors.New("line too long")

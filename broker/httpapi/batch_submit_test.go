@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,9 +25,9 @@ type line struct {
 	Error  *wire.Problem `json:"error"`
 }
 
-func (a *api) batch(body io.Reader) (out []line) {
+func (a *api) batch(body io.Reader, header ...string) (out []line) {
 	a.t.Helper()
-	w := a.do(context.Background(), http.MethodPost, "/v1/jobs/batch", body, "Content-Type", ndJSON)
+	w := a.do(context.Background(), http.MethodPost, "/v1/jobs/batch", body, append(header, "Content-Type", ndJSON)...)
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != ndJSON {
 		a.t.Fatalf("batch: %d %s", w.Code, w.Body)
 	}
@@ -64,6 +65,7 @@ func TestBatchKeepsItsGoodLines(t *testing.T) {
 		{"each its own error", `{"text":""}` + "\n" + `{"txt":1}` + "\n" + `{"text":"x","deadline_ms":1}` + "\n" + good,
 			"1:400/invalid_field/text 2:400/invalid_field/txt 3:429/reject_deadline/ 4:202"},
 		{"blank lines count", "\n \r\n" + good + "\r\n\n" + good + "\n", "3:202 5:202"},
+		{"byte order marks before lines", "\ufeff" + good + "\n\ufeff\n\ufeff " + good + "\n" + good + "\ufeff", "1:202 3:202 4:400/invalid_json/body"}, //nolint:dupword // so it is
 		{"two documents in a line", good + good + "\n" + good, "1:400/invalid_json/body 2:202"},
 		{"too long", good + "\n" + strings.Repeat("x", 70_000) + "\n" + good, "1:202 2:400/invalid_field/body 3:202"},
 		{"too long and last", good + "\n" + strings.Repeat("x", 200_000), "1:202 2:400/invalid_field/body"},
@@ -105,6 +107,37 @@ func TestLongBatchInOrder(t *testing.T) {
 				t.Errorf("line %d: %+v", i+1, l)
 			}
 			seen[l.JobID] = true
+		}
+	})
+}
+
+// A line that is no submission has the name that it gave itself, where that can
+// be read: in its answer, and in the list of the batch.
+func TestBadLineKeepsItsName(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		for _, tt := range []struct{ name, line, want string }{
+			{"unknown field before", `{"txt":"x","custom_id":"a"}`, "a"},
+			{"unknown field after", `{"custom_id":"b","txt":"x"}`, "b"},
+			{"wrong type", `{"custom_id":"c","text":1}`, "c"},
+			{"wrong type before", `{"text":1,"custom_id":"d"}`, "d"},
+			{"a text of nothing", `{"text":" ","custom_id":"e"}`, "e"},
+			{"cut off", `{"custom_id":"f","text":"x`, "f"},
+			{"named twice", `{"custom_id":"g","text":"x","text":"y"}`, "g"},
+			{"cut off before", `{"text":"x`, ""},
+			{"a number", `{"custom_id":7,"text":"x"}`, ""},
+			{"too long", `{"text":1,"custom_id":"` + strings.Repeat("x", wire.MaxProducerBytes+1) + `"}`, ""},
+			{"no object", `["custom_id"]`, ""},
+		} {
+			s := a.sendLines("/v1/jobs/batch", []string{tt.line})
+			listed := a.pages(s.id, 2, "")
+			if l := s.lines[0]; l.Status != 400 || l.CustomID != tt.want || len(listed) != 1 || listed[0].CustomID != tt.want || listed[0].Status != 400 {
+				t.Errorf("%s: %+v, listed %+v", tt.name, l, listed)
+			}
+		}
+		// It unmakes nothing: the job of that name stays.
+		s := a.sendLines("/v1/jobs/batch", []string{`{"text":"x","custom_id":"a"}`, `{"txt":"x","custom_id":"a"}`})
+		if l := a.pages(s.id, 2, ""); !slices.Equal(s.statuses(), []int{202, 400}) || len(l) != 1 || l[0].Status != 202 || l[0].CustomID != "a" {
+			t.Errorf("%v, listed %+v", s.statuses(), l)
 		}
 	})
 }

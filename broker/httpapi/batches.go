@@ -79,8 +79,13 @@ func (s *Server) getBatch(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	release, err := s.holdWait(c, wait)
+	if err != nil {
+		return err
+	}
+	defer release()
 	var out *wire.Batch
-	err = poll(c.Request().Context(), wait, recheck, nil, func(bool) (bool, error) {
+	err = s.poll(c, wait, recheck, nil, func(bool) (bool, error) {
 		b, err := s.batchOf(c)
 		if err != nil {
 			return false, err

@@ -123,6 +123,17 @@ func usable(answer string) *broker.Finish {
 	return &broker.Finish{Outcome: broker.OutcomeUsable, Answer: answer, FirstByteMS: 1}
 }
 
+// Its lines are written in the millisecond of its opening. What stays of it in the
+// store is the harness's to see.
+func TestBatchOfOneBadLine(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		s := a.sendLines("/v1/jobs/batch", []string{`not json`})
+		if b := a.progress(s.id); b.Lines != 1 || b.Invalid != 1 {
+			t.Errorf("%+v", b)
+		}
+	})
+}
+
 func TestLifeOfABatch(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		s := a.sendLines("/v1/jobs/batch", []string{
@@ -137,7 +148,7 @@ func TestLifeOfABatch(t *testing.T) {
 			t.Errorf("%+v", b)
 		}
 		lines := a.pages(s.id, 2, "")
-		for i, want := range []string{"1 a", "2 ", "4 ", "5 d", "6 e"} { // a line that cannot be read has no custom_id
+		for i, want := range []string{"1 a", "2 b", "4 ", "5 d", "6 e"} {
 			if l := lines[i]; fmt.Sprint(l.Line, " ", l.CustomID) != want || l.Status != s.lines[i].Status || l.Job != nil && l.Job.BatchID != s.id {
 				t.Errorf("line %d: %+v", i, l)
 			}
@@ -221,7 +232,7 @@ func TestRefusedLinesAgain(t *testing.T) {
 		}
 		// Another body under a custom_id is a conflict, and unmakes nothing.
 		bad := a.sendLines("/v1/batches/"+s.id, []string{`{"text":"other","custom_id":"a"}`})
-		if l := bad.lines[0]; l.Status != 409 || l.Error.Reason != wire.ReasonKeyConflict {
+		if l := bad.lines[0]; l.Status != 409 || l.Error.Reason != wire.ReasonKeyConflict || l.Error.Field != "custom_id" || !strings.Contains(l.Error.Detail, "custom_id") {
 			t.Errorf("%+v", l)
 		}
 		if b := a.progress(s.id); b.Admitted != 3 || b.Invalid != 0 {
@@ -413,10 +424,10 @@ func TestListJobsByFilter(t *testing.T) {
 	})
 }
 
-// Lines that are being read are counted over all connections: those for whom
-// there is no memory wait, and are told so if that takes too long.
+// Lines that are being read are counted over a producer's connections: those for
+// whom there is no memory wait, and are told so if that takes too long.
 func TestMemoryOverConnections(t *testing.T) {
-	inAPI(t, "limits: {text_bytes: 200000, in_flight_bytes: 1900000}", func(a *api) {
+	inAPI(t, "limits: {text_bytes: 200000, in_flight_bytes: 3800000}", func(a *api) {
 		long := `{"text":"` + strings.Repeat("x", 90_000)
 		var ins []*io.PipeWriter
 		done := make(chan sent)
@@ -428,8 +439,9 @@ func TestMemoryOverConnections(t *testing.T) {
 			synctest.Wait()
 		}
 		// Nothing is left for this body; it is told so after a while.
-		hog := &hold{m: a.memory}
-		for hog.take(context.Background(), 1000, 0) == nil {
+		hog := &hold{of: a.memory, who: "192.0.2.1"} // where these requests come from
+		for hog.take(context.Background(), 1000, 0) {
+			continue
 		}
 		start := time.Now()
 		if w := a.submit(`{"text":"` + strings.Repeat("y", 1000) + `"}`); w.Code != 503 || w.problem.Reason != wire.ReasonBusy || time.Since(start) != bodyMemoryWait {
@@ -449,7 +461,8 @@ func TestMemoryOverConnections(t *testing.T) {
 			t.Errorf("%+v", s.lines)
 		}
 		// Without any it is refused alone, with a hint to come again.
-		for hog.take(context.Background(), 1000, 0) == nil {
+		for hog.take(context.Background(), 1000, 0) {
+			continue
 		}
 		go func() { _, _ = io.WriteString(ins[1], strings.Repeat("x", 50_000)+"\"}\n") }()
 		time.Sleep(lineMemoryWait + time.Second)
@@ -462,8 +475,8 @@ func TestMemoryOverConnections(t *testing.T) {
 		}
 		_ = ins[2].CloseWithError(io.ErrUnexpectedEOF)
 		<-done
-		if !a.memory.bytes.TryAcquire(a.memory.size) {
-			t.Error("memory was not given back")
+		if a.memory.free != a.cfg.Limits.InFlightBytes || len(a.memory.by) > 0 {
+			t.Errorf("memory was not given back: %d free, held by %v", a.memory.free, a.memory.by)
 		}
 	})
 }

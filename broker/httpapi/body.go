@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -24,15 +25,62 @@ const (
 // maxOrderBytes bounds the body of an operator's action.
 const maxOrderBytes = 8 << 10
 
+// mostLeft is how much of a body is read, in bytes, after its request was refused.
+const mostLeft = 64 << 20
+
 // boundBody gives every body its time, whoever reads it and whether anybody
-// does.
+// does. What is left of the body of a request that went wrong is read after the
+// answer: a client that sends all before it reads would else meet a connection that
+// is closed.
 func boundBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if c.Request().ContentLength != 0 {
-			if err := setDeadline(c, bodyWithin, 0); err != nil {
-				return err
-			}
+		req := c.Request()
+		if req.ContentLength == 0 {
+			return next(c)
 		}
+		if err := setDeadline(c, bodyWithin, 0); err != nil {
+			return err
+		}
+		body := &endedBody{ReadCloser: req.Body}
+		req.Body = body
+		err := next(c)
+		if err == nil || body.ended {
+			return err
+		}
+		rc := http.NewResponseController(c.Response())
+		_ = rc.EnableFullDuplex() // or net/http reads some of the body first, and waits for that
+		c.Response().Header().Set("Connection", "close")
+		c.Error(err)
+		var told sync.WaitGroup
+		if c.Response().Committed {
+			told.Go(func() { _ = rc.Flush() })
+		}
+		_, _ = io.CopyN(io.Discard, body, mostLeft)
+		told.Wait()
+		return nil
+	}
+}
+
+// endedBody is a body that notes its end.
+type endedBody struct {
+	io.ReadCloser
+
+	ended bool
+}
+
+func (b *endedBody) Read(p []byte) (n int, err error) {
+	n, err = b.ReadCloser.Read(p)
+	b.ended = b.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+// boundAnswer gives every answer its time: from its first byte, and again for what
+// is left of it when its handler has returned.
+func boundAnswer(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		bound := func() { _ = setDeadline(c, 0, writeWithin) } // a connection that has gone shows when it is written to
+		c.Response().Before(bound)
+		defer bound()
 		return next(c)
 	}
 }
@@ -62,12 +110,6 @@ func clearReadDeadline(c echo.Context) {
 	_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
 }
 
-// clearWriteDeadline follows an answer that was streamed: net/http keeps a write
-// deadline for the requests that follow on the connection.
-func clearWriteDeadline(c echo.Context) {
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Time{})
-}
-
 func wantMedia(r *http.Request, types ...string) error {
 	got := r.Header.Get("Content-Type")
 	var err error
@@ -83,30 +125,16 @@ func wantMedia(r *http.Request, types ...string) error {
 	return nil
 }
 
-// readBody reads a JSON body of at most limit bytes, once there is memory for it.
-// release must be called when it is no longer needed: its bytes are another
+// readBody reads a JSON body of at most limit bytes, as far as there is memory for
+// it. release must be called when it is no longer needed: its bytes are another
 // body's then.
 func (s *Server) readBody(c echo.Context, limit int64) (body []byte, release func(), err error) {
-	req := c.Request()
-	if err := wantMedia(req, "application/json"); err != nil {
+	if err := wantMedia(c.Request(), "application/json"); err != nil {
 		return nil, nil, err
 	}
-	want := limit
-	if req.ContentLength >= 0 {
-		want = min(want, req.ContentLength)
-	}
-	h := &hold{m: s.memory}
-	if err := h.take(req.Context(), int(want), bodyMemoryWait); err != nil {
-		return nil, nil, err
-	}
-	if n := req.ContentLength; n >= 0 && n <= limit {
-		body = h.buffer(n) // net/http gives no more than that
-		_, err = io.ReadFull(req.Body, body)
-		err = bodyRead(c, err)
-	} else {
-		body, err = readWhole(c, limit)
-	}
-	if err != nil {
+	h := s.memory.hold(c)
+	body, err = h.read(c, limit)
+	if err = bodyRead(c, err); err != nil {
 		h.release()
 		return nil, nil, err
 	}
@@ -138,7 +166,7 @@ func bodyRead(c echo.Context, err error) error {
 		clearReadDeadline(c)
 		return nil
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok || errors.Is(err, errBusy) {
 		return err
 	}
 	return problem(http.StatusBadRequest, wire.ReasonInvalidJSON, "the body ended early")

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/wire"
 )
 
@@ -30,7 +32,7 @@ type chatCall struct {
 	job     *broker.Submission
 	verdict broker.Verdict
 	ended   <-chan struct{}
-	pieces  <-chan broker.Piece
+	pieces  <-chan broker.Piece // nil: the answer is not relayed
 }
 
 // chat offers a chat completion as a job and answers when the job ends. A
@@ -46,13 +48,13 @@ func (s *Server) chat(c echo.Context) error {
 	defer release()
 	call := &chatCall{Server: s, c: c}
 	if call.request, err = decodeChat(body); err != nil {
-		return err
+		return s.charged(c, chatProducer(c), err)
 	}
 	var wrong error
 	call.job, wrong = s.chatJob(c, call.request, receivedAt)
 	key, err := idempotencyKey(req.Header)
 	if err != nil {
-		return cmp.Or(wrong, err)
+		return s.charged(c, chatProducer(c), cmp.Or(wrong, err))
 	}
 	var named broker.IdempotencyKey
 	if key != "" {
@@ -62,11 +64,11 @@ func (s *Server) chat(c echo.Context) error {
 	if wrong != nil { // of a job on record what it was by then counts: its class may be gone
 		var ok bool
 		if v, ok = s.known(req.Context(), &submission{Producer: chatProducer(c)}, named); !ok {
-			return wrong
+			return s.charged(c, chatProducer(c), wrong)
 		}
 		call.job = &broker.Submission{
 			Spec:       broker.Spec{ID: v.JobID, Class: call.request.Model},
-			ReceivedAt: receivedAt, DeadlineInMS: max(v.DeadlineAtMS-s.Store.NowMS(), 0),
+			ReceivedAt: receivedAt, DeadlineInMS: max(v.DeadlineAtMS-s.clockAt(receivedAt), 0),
 		}
 	} else {
 		call.job.Key = named
@@ -74,12 +76,18 @@ func (s *Server) chat(c echo.Context) error {
 			return err
 		}
 	}
+	var leave func()
 	if call.request.Stream {
-		release, err := s.holdStream()
-		if err != nil {
-			return err
-		}
-		defer release()
+		leave, err = s.holdStream(c)
+	} else {
+		leave, err = s.holdWait(c, storeAway) // as long as the job takes
+	}
+	if err != nil {
+		return err
+	}
+	defer leave()
+	live := call.request.Stream && cmp.Or(call.request.Relay, s.Config().Classes[call.request.Model].Relay) != config.RelayWhole
+	if live {
 		call.job.Relay = s.replica
 		var done func()
 		call.pieces, done = s.pieces.listen(call.job.ID, pieceDepth)
@@ -96,7 +104,7 @@ func (s *Server) chat(c echo.Context) error {
 		return notAdmitted(&v, err)
 	}
 	call.verdict = v
-	if call.request.Stream && v.JobID != call.job.ID { // the key named a job on record
+	if live && v.JobID != call.job.ID { // the key named a job on record
 		var done func()
 		call.pieces, done = s.pieces.listen(v.JobID, pieceDepth)
 		defer done()
@@ -105,6 +113,7 @@ func (s *Server) chat(c echo.Context) error {
 	defer forget()
 	call.ended = ended
 	verdictHeaders(c.Response().Header(), wire.NewVerdict(&v))
+	c.Response().Header().Set(wire.HeaderClass, call.job.Class)
 	if call.request.Stream {
 		err = call.stream()
 	} else {
@@ -178,27 +187,30 @@ func (a *chatCall) whole() error {
 	if view.Outcome != broker.OutcomeUsable {
 		return unanswered(view)
 	}
+	by := servedBy(view)
+	a.c.Response().Header().Set(wire.HeaderBackend, by.Backend)
+	a.c.Response().Header().Set(wire.HeaderAttempts, strconv.Itoa(by.Attempts))
 	return a.c.JSON(http.StatusOK, chatCompletion{
-		chatHead: a.head("chat.completion"),
+		chatHead: a.head("chat.completion", by.Model),
 		Choices:  []chatChoice{{Message: &chatText{Role: "assistant", Content: view.Answer}, FinishReason: finishReason(view)}},
 		Usage:    chatUsageOf(view),
 	})
 }
 
-// stream relays the answer while it arrives. What was lost on the way comes
-// with the end; an answer that breaks off, or another than what was relayed,
-// ends in an error event.
+// stream relays the answer while it arrives, or sends comments until it is there
+// as a whole. What was lost on the way comes with the end; an answer that breaks
+// off, or another than what was relayed, ends in an error event.
 func (a *chatCall) stream() error {
 	out, err := openStream(a.c)
 	if err != nil {
 		return errClientGone
 	}
-	r := relayed{send: func(text string, first bool) error {
+	r := relayed{send: func(model, text string, first bool) error {
 		delta := chatText{Content: text}
 		if first {
 			delta.Role = "assistant"
 		}
-		return a.chunk(out, chatChoice{Delta: &delta}, nil)
+		return out.send("", a.chunk(cmp.Or(model, a.job.Class), chatChoice{Delta: &delta}))
 	}}
 	view, err := a.next(r.piece, out.beat)
 	switch {
@@ -209,7 +221,7 @@ func (a *chatCall) stream() error {
 	case err == nil && view.Outcome != broker.OutcomeUsable:
 		err = unanswered(view)
 	case err == nil:
-		if ok, sendErr := r.rest(view.Answer); sendErr != nil {
+		if ok, sendErr := r.rest(servedBy(view).Model, view.Answer); sendErr != nil {
 			return errClientGone
 		} else if !ok {
 			err = problem(http.StatusBadGateway, wire.ReasonAnswerChanged, "the answer was generated again after its beginning was relayed: ask for the job to read the whole")
@@ -226,9 +238,14 @@ func (a *chatCall) stream() error {
 // end sends what follows an answer. A client that has gone meanwhile misses
 // nothing of it.
 func (a *chatCall) end(out *eventStream, view *broker.Job) {
-	err := a.chunk(out, chatChoice{Delta: &chatText{}, FinishReason: finishReason(view)}, nil)
+	by := servedBy(view)
+	last := a.chunk(by.Model, chatChoice{Delta: &chatText{}, FinishReason: finishReason(view)})
+	last.Served = by
+	err := out.send("", last)
 	if u := chatUsageOf(view); err == nil && u != nil && a.request.StreamOptions.IncludeUsage {
-		err = a.chunk(out, chatChoice{}, u)
+		used := a.chunk(by.Model)
+		used.Usage = u
+		err = out.send("", used)
 	}
 	if err == nil {
 		_ = out.write("data: [DONE]\n\n")
@@ -237,7 +254,7 @@ func (a *chatCall) end(out *eventStream, view *broker.Job) {
 
 // relayed follows an answer that comes in pieces.
 type relayed struct {
-	send func(text string, first bool) error
+	send func(model, text string, first bool) error
 	sent strings.Builder
 	// fence is the generation that is relayed; other pieces are not.
 	fence int64
@@ -251,24 +268,28 @@ func (r *relayed) piece(p broker.Piece) error {
 	if p.Fence != r.fence || p.At != r.sent.Len() || p.Text == "" {
 		return nil
 	}
-	return r.add(p.Text)
+	return r.add(p.Model, p.Text)
 }
 
-func (r *relayed) add(text string) error {
+func (r *relayed) add(model, text string) error {
 	first := r.sent.Len() == 0
 	r.sent.WriteString(text)
-	return r.send(text, first)
+	return r.send(model, text, first)
 }
 
 // rest sends what is missing of the answer; false when the answer does not
 // begin with what was sent.
-func (r *relayed) rest(answer string) (bool, error) {
+func (r *relayed) rest(model, answer string) (bool, error) {
 	rest, ok := strings.CutPrefix(answer, r.sent.String())
 	if !ok || rest == "" {
 		return ok, nil
 	}
-	return true, r.add(rest)
+	return true, r.add(model, rest)
 }
+
+// turnedDown are the reasons that lie in the text itself, by OpenAI's codes for
+// them, which its clients know.
+var turnedDown = map[string]string{"refused": "content_filter", "context_length": "context_length_exceeded"}
 
 // unanswered says why a job's end has no answer. The deadline was the job's,
 // and it is spent: nothing is to be retried without a thought.
@@ -277,14 +298,22 @@ func unanswered(v *broker.Job) *wire.Problem {
 	switch v.Outcome {
 	case broker.OutcomeLate, broker.OutcomeExpired:
 		status, detail = http.StatusGatewayTimeout, "the job missed its deadline"
+	case broker.OutcomeRevoked:
+		status, detail = http.StatusServiceUnavailable, "the job's pool lost its capacity and no other could take it"
 	case broker.OutcomeCancelled:
 		status, detail = http.StatusConflict, "the job was cancelled"
 	case broker.OutcomeUsable, broker.OutcomeEmpty, broker.OutcomeTruncated, broker.OutcomeFailed:
 	}
-	if v.Cause != "" {
+	code := string(v.Outcome)
+	if openAI := turnedDown[v.Reason]; openAI != "" {
+		status, code, detail = http.StatusBadRequest, openAI, "the provider turned the text down: "+cmp.Or(v.Detail, v.Reason)
+	} else if v.Cause != "" {
 		detail += ": " + string(v.Cause)
+		if v.Reason != "" && v.Reason != string(v.Cause) {
+			detail += ", " + v.Reason
+		}
 	}
-	return problem(status, string(v.Outcome), detail)
+	return problem(status, code, detail)
 }
 
 type chatHead struct {
@@ -294,14 +323,30 @@ type chatHead struct {
 	Model   string `json:"model"`
 }
 
-func (a *chatCall) head(object string) chatHead {
-	return chatHead{ID: "chatcmpl-" + a.verdict.JobID, Object: object, Created: a.verdict.NowMS / 1000, Model: a.job.Class}
+func (a *chatCall) head(object, model string) chatHead {
+	return chatHead{ID: "chatcmpl-" + a.verdict.JobID, Object: object, Created: a.verdict.NowMS / 1000, Model: model}
+}
+
+// served is who answered a job, under the names that the job itself has them.
+type served struct {
+	Class    string `json:"class"`
+	Backend  string `json:"backend"`
+	Model    string `json:"model"`
+	Attempts int    `json:"attempts"`
+}
+
+// servedBy says who answered. A record from before models were kept has the class
+// in the model's place.
+func servedBy(v *broker.Job) *served {
+	return &served{Class: v.Class, Backend: v.Backend, Model: cmp.Or(v.Model, v.Class), Attempts: v.Attempts}
 }
 
 type chatCompletion struct {
 	chatHead
 	Choices []chatChoice `json:"choices"`
 	Usage   *chatUsage   `json:"usage,omitempty"`
+	// Served is in the last chunk of a stream, whose headers went before.
+	Served *served `json:"leeway,omitempty"`
 }
 
 type chatChoice struct {
@@ -328,13 +373,9 @@ type chatUsage struct {
 	} `json:"completion_tokens_details"`
 }
 
-// chunk sends one piece of a stream; that with the usage has no choice.
-func (a *chatCall) chunk(out *eventStream, choice chatChoice, usage *chatUsage) error {
-	chunk := chatCompletion{chatHead: a.head("chat.completion.chunk"), Choices: []chatChoice{}, Usage: usage}
-	if usage == nil {
-		chunk.Choices = append(chunk.Choices, choice)
-	}
-	return out.send("", chunk)
+// chunk is one piece of a stream; that with the usage has no choice.
+func (a *chatCall) chunk(model string, choices ...chatChoice) *chatCompletion {
+	return &chatCompletion{chatHead: a.head("chat.completion.chunk", model), Choices: append([]chatChoice{}, choices...)}
 }
 
 // finishReason is how an answer ended: length when a limit of tokens, or the

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -37,7 +38,7 @@ func asAPIError(p *wire.Problem) apiErrorBody {
 		e.Type = "invalid_request_error"
 	}
 	if p.Field != "" {
-		e.Param, e.Message = &p.Field, strings.TrimPrefix(p.Detail, p.Field+": ")
+		e.Param = &p.Field
 	}
 	return apiErrorBody{e}
 }
@@ -45,6 +46,31 @@ func asAPIError(p *wire.Problem) apiErrorBody {
 // longestClientWait is what the official clients wait at most when they are
 // told to: beyond it some of them retry sooner than told.
 const longestClientWait = 59 * time.Second
+
+// official reports whether a request is an official OpenAI client's.
+func official(r *http.Request) bool { return r.Header.Get("X-Stainless-Lang") != "" }
+
+// notTheirBatches keeps OpenAI's clients from taking our batches for theirs: a
+// list of ours would be an empty page to them.
+func notTheirBatches(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if official(c.Request()) && strings.HasPrefix(c.Request().URL.Path, "/v1/batches") {
+			return problem(http.StatusNotFound, wire.ReasonNotFound, "OpenAI's batches are not served: POST /v1/jobs/batch takes documents as NDJSON")
+		}
+		return next(c)
+	}
+}
+
+// writeNoRoute answers for a route that there is not, in both shapes: an OpenAI
+// client would find no words in a problem document.
+func writeNoRoute(c echo.Context, p *wire.Problem) error {
+	c.Response().Header().Set("Content-Type", "application/problem+json")
+	c.Response().WriteHeader(p.Status)
+	return json.NewEncoder(c.Response()).Encode(struct {
+		*wire.Problem
+		apiErrorBody
+	}{p, asAPIError(p)})
+}
 
 // writeAPIError answers a chat completion's or the models' failure.
 func writeAPIError(c echo.Context, p *wire.Problem) error {

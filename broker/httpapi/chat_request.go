@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/wire"
 )
 
@@ -42,6 +43,9 @@ type chatRequest struct {
 	MaxCompletionTokens *int64        `json:"max_completion_tokens"`
 
 	Metadata map[string]string `json:"metadata"`
+
+	// Relay is Leeway's own: when a stream begins. The class's if left out.
+	Relay config.Relay `json:"relay"`
 
 	// What follows is refused unless it asks for one plain text.
 	N              *int64           `json:"n"`
@@ -84,6 +88,8 @@ func decodeChat(body []byte) (*chatRequest, error) {
 		return nil, broker.Fieldf("logprobs", "are not supported")
 	case r.ResponseFormat.Type != "" && r.ResponseFormat.Type != "text":
 		return nil, broker.Fieldf("response_format", "must be of type text")
+	case r.Relay != "" && r.Relay != config.RelayLive && r.Relay != config.RelayWhole:
+		return nil, broker.Fieldf("relay", "must be live or whole")
 	case len(r.Modalities) > 0 && !slices.Equal(r.Modalities, []string{"text"}):
 		return nil, broker.Fieldf("modalities", "must be text alone")
 	}

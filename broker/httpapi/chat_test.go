@@ -19,7 +19,7 @@ import (
 // chat makes a chat completion and returns the response and its error object.
 func (a *api) chat(ctx context.Context, body string, header ...string) (*httptest.ResponseRecorder, apiError) {
 	a.t.Helper()
-	req := httptest.NewRequestWithContext(ctx, http.MethodPost, routeChat, strings.NewReader(body))
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, ownURL+routeChat, strings.NewReader(body))
 	req.Header.Set("Content-Type", asJSON)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
@@ -64,6 +64,7 @@ func TestChatInput(t *testing.T) {
 			{"functions", with(`,"functions":[{}]`), "", 400, wire.ReasonInvalidField, "functions"},
 			{"logprobs", with(`,"logprobs":true`), "", 400, wire.ReasonInvalidField, "logprobs"},
 			{"JSON answer", with(`,"response_format":{"type":"json_object"}`), "", 400, wire.ReasonInvalidField, "response_format"},
+			{"relay", with(`,"relay":"half"`), "", 400, wire.ReasonInvalidField, "relay"},
 			{"audio", with(`,"modalities":["text","audio"]`), "", 400, wire.ReasonInvalidField, "modalities"},
 			{"no tokens", with(`,"max_tokens":0`), "", 400, wire.ReasonInvalidField, "max_completion_tokens"},
 			{"metadata of numbers", with(`,"metadata":{"a":1}`), "", 400, wire.ReasonInvalidField, "metadata.a"},
@@ -83,6 +84,9 @@ func TestChatInput(t *testing.T) {
 			}
 			if w.Code != tt.status || e.Code != tt.code || param != tt.param {
 				t.Errorf("%s: %d %s %s %q: %s; want %d %s %q", tt.name, w.Code, e.Type, e.Code, param, e.Message, tt.status, tt.code, tt.param)
+			}
+			if e.Code != wire.ReasonInvalidJSON && !strings.Contains(e.Message, param) { // many clients show the message alone
+				t.Errorf("%s: %q does not name %s", tt.name, e.Message, param)
 			}
 			if retry := w.Header().Get("X-Should-Retry"); (retry == "false") != (tt.status == 429) {
 				t.Errorf("%s: X-Should-Retry %q", tt.name, retry)
@@ -127,11 +131,11 @@ func TestChatBecomesAJob(t *testing.T) {
 	})
 }
 
-// streamed is a stream under way on a recorder.
-func (a *api) streamed(header ...string) (w *httptest.ResponseRecorder, done chan struct{}) {
+// streamed is a stream under way on a recorder, asked for with more fields.
+func (a *api) streamed(fields string, header ...string) (w *httptest.ResponseRecorder, done chan struct{}) {
 	done = make(chan struct{})
 	w = httptest.NewRecorder()
-	req := httptest.NewRequest(http.MethodPost, routeChat, strings.NewReader(`{"model":"summary","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"x"}]}`))
+	req := httptest.NewRequest(http.MethodPost, ownURL+routeChat, strings.NewReader(`{"model":"summary","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"x"}]`+fields+`}`))
 	req.Header.Set("Content-Type", asJSON)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
@@ -189,7 +193,7 @@ func TestStreamMendsWhatWasLost(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inAPI(t, "", func(a *api) {
-				w, done := a.streamed()
+				w, done := a.streamed("")
 				c := a.claim()
 				if c.Relay != a.replica {
 					t.Fatalf("relay to %q", c.Relay)
@@ -212,6 +216,41 @@ func TestStreamMendsWhatWasLost(t *testing.T) {
 				}
 				if tt.end == "done" && !strings.Contains(w.Body.String(), `"total_tokens":7`) {
 					t.Errorf("no usage in %s", w.Body)
+				}
+			})
+		})
+	}
+}
+
+// A stream that is relayed whole keeps its connection with comments until the
+// answer is there. What the request says goes before what its class says.
+func TestStreamIsRelayedWhole(t *testing.T) {
+	for _, tt := range []struct {
+		class, fields string
+		whole         bool
+	}{
+		{"{}", "", false},
+		{"{}", `,"relay":"whole"`, true},
+		{"{relay: live}", `,"relay":null`, false},
+		{"{relay: whole}", "", true},
+		{"{relay: whole}", `,"relay":"live"`, false},
+	} {
+		t.Run(tt.class+tt.fields, func(t *testing.T) {
+			inAPI(t, "classes:\n  summary: "+tt.class+"\n", func(a *api) {
+				w, done := a.streamed(tt.fields, wire.HeaderDeadline, "60000")
+				c := a.claim()
+				if (c.Relay == "") != tt.whole {
+					t.Errorf("relay to %q", c.Relay)
+				}
+				time.Sleep(2*heartbeat + time.Second)
+				synctest.Wait()
+				if w.Code != http.StatusOK || w.Header().Get(wire.HeaderPath) != "paid" || strings.Count(w.Body.String(), "\n:\n") != 2 || strings.Contains(w.Body.String(), "data:") {
+					t.Errorf("%d %v %q before the answer", w.Code, w.Header(), w.Body)
+				}
+				a.finish(c)
+				<-done
+				if got, end := pieces(t, w); strings.Join(got, "|") != "the answer" || end != "done" {
+					t.Errorf("got %q, %s", got, end)
 				}
 			})
 		})
@@ -251,7 +290,7 @@ func TestChatWithoutAnswer(t *testing.T) {
 func TestChatWithTheStoreAway(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		begin := time.Now()
-		_, done := a.streamed(wire.HeaderDeadline, "8000")
+		_, done := a.streamed("", wire.HeaderDeadline, "8000")
 		_ = a.claim()
 		a.loseRedis(false)
 		<-done
@@ -265,8 +304,9 @@ func TestChatWithTheStoreAway(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		id := a.admitted(`{"text":"x"}`)
-		for range MaxStreams {
-			a.streams <- struct{}{}
+		hog := &hold{of: a.streams, who: "192.0.2.1"} // where these requests come from
+		for hog.take(context.Background(), 1, 0) {
+			continue
 		}
 		w := a.send(http.MethodGet, "/v1/jobs/"+id+"/events", "")
 		if w.Code != 503 || w.problem.Reason != wire.ReasonTooManyStreams {
@@ -276,13 +316,13 @@ func TestStreamsAreBounded(t *testing.T) {
 		if wc.Code != 503 || e.Code != wire.ReasonTooManyStreams || wc.Header().Get("Retry-After") != "1" || wc.Header().Get("X-Should-Retry") != "" {
 			t.Errorf("%d %+v %v", wc.Code, e, wc.Header())
 		}
-		<-a.streams
+		hog.release()
 		a.redis.FlushAll()
 		if w := a.send(http.MethodGet, "/v1/jobs/"+id+"/events", ""); w.Code != 404 {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
-		if len(a.streams) != MaxStreams-1 {
-			t.Errorf("%d streams held", len(a.streams))
+		if a.streams.free != MaxStreams || len(a.streams.by) > 0 {
+			t.Errorf("%d streams free, held by %v", a.streams.free, a.streams.by)
 		}
 	})
 }
@@ -295,7 +335,7 @@ func TestRetryIsLeftToClients(t *testing.T) {
 			should  string
 		}{{0, "false"}, {1000, ""}, {59_000, ""}, {59_001, "false"}, {600_000, "false"}} {
 			rec := httptest.NewRecorder()
-			c := a.echo.NewContext(httptest.NewRequest(http.MethodPost, routeChat, http.NoBody), rec)
+			c := a.echo.NewContext(httptest.NewRequest(http.MethodPost, ownURL+routeChat, http.NoBody), rec)
 			p := refusal(&broker.Verdict{Result: slackgate.Result{Reason: slackgate.ReasonNoSlack, RetryAfterMS: tt.retryMS}})
 			a.must(writeAPIError(c, p))
 			want := ""

@@ -14,7 +14,7 @@ import (
 // already, until its outcome.
 func (s *Server) events(c echo.Context) error {
 	id, ctx := c.Param("id"), c.Request().Context()
-	release, err := s.holdStream()
+	release, err := s.holdStream(c)
 	if err != nil {
 		return err
 	}
@@ -23,8 +23,8 @@ func (s *Server) events(c echo.Context) error {
 	defer done()
 	ended, forget := s.ends.listen(id, 1)
 	defer forget()
-	view, err := s.jobOf(c)
-	if err != nil {
+	var view *broker.Job
+	if err := s.reading(c, func() (err error) { view, err = s.jobOf(c); return err }); err != nil {
 		return err
 	}
 	out, err := openStream(c)
@@ -51,7 +51,8 @@ func (s *Server) events(c echo.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		switch now, err := s.Store.Get(ctx, id); {
+		var now *broker.Job
+		switch err := s.reading(c, func() (err error) { now, err = s.Store.Get(ctx, id); return err }); {
 		case err == nil:
 			view = now
 		case errors.Is(err, broker.ErrNotFound):

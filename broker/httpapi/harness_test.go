@@ -35,6 +35,7 @@ import (
 	"leeway/broker/store/storetest"
 	"leeway/broker/ticket"
 	"leeway/broker/wire"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 
@@ -59,6 +60,9 @@ type api struct {
 	// Of the next script that names the job loseOf the reply is lost, once it
 	// has run. refuse is what the store answers instead of running any.
 	loseOf, refuse string
+	// held keeps what is asked of the store until it is closed; asked counts it.
+	held  chan struct{}
+	asked int
 }
 
 // A reply of the store's that says that it did nothing.
@@ -70,10 +74,14 @@ func (storeError) RedisError()     {}
 // DialHook and the others implement [redis.Hook].
 func (a *api) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (a *api) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		a.wait()
+		return next(ctx, cmds)
+	}
 }
 func (a *api) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		a.wait()
 		a.mu.Lock()
 		loseOf, refuse := a.loseOf, a.refuse
 		a.mu.Unlock()
@@ -92,6 +100,27 @@ func (a *api) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		}
 		return err
 	}
+}
+
+// wait is where a call to the store waits while it is held.
+func (a *api) wait() {
+	a.mu.Lock()
+	held := a.held
+	if held != nil {
+		a.asked++
+	}
+	a.mu.Unlock()
+	if held != nil {
+		<-held
+	}
+}
+
+// calls is how many calls to the store are held.
+func (a *api) calls() int {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked
 }
 
 // logged collects a log's lines.
@@ -150,6 +179,7 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 		a.Server = New(Options{
 			Config: func() *config.Config { return a.cfg }, Admitter: shard.NewAdmitter(cfg.Home, admitter), Store: shard.New(a.store), Background: a.group, Log: log,
 			StartValues: a.startValues,
+			Risks:       func() []string { return nil },
 			Latency:     func(slackgate.Path) measure.Measured { return measure.Measured{} },
 		})
 		defer func() {
@@ -157,6 +187,7 @@ func inAPI(t *testing.T, doc string, f func(a *api)) {
 			_ = a.group.Stop()
 			_ = rdb.Close()
 			a.redis.Close()
+			redistest.RemainsIn(t, cfg.Redis.Prefix, a.redis)
 			time.Sleep(time.Second) // the client's own goroutines see that they are done
 		}()
 		a.live(2, 1)
@@ -283,7 +314,17 @@ func (a *api) send(method, path, body string, header ...string) *answer {
 
 func (a *api) do(ctx context.Context, method, path string, body io.Reader, header ...string) *answer {
 	a.t.Helper()
-	req := httptest.NewRequestWithContext(ctx, method, path, body)
+	return a.declare(ctx, 0, method, path, body, header...)
+}
+
+// declare makes a request whose body is said to have a length; 0: what it has,
+// -1: nothing is said.
+func (a *api) declare(ctx context.Context, length int64, method, path string, body io.Reader, header ...string) *answer {
+	a.t.Helper()
+	req := httptest.NewRequestWithContext(ctx, method, ownURL+path, body)
+	if length != 0 {
+		req.ContentLength = length
+	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -303,8 +344,15 @@ func (a *api) checkProblem(w *answer) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(w.Body.Bytes()))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&w.problem); err != nil {
+	said := struct {
+		*wire.Problem
+		Error *apiError `json:"error"` // of what is no route
+	}{Problem: &w.problem}
+	if err := dec.Decode(&said); err != nil {
 		a.t.Errorf("problem document %s: %v", w.Body, err)
+	}
+	if e := said.Error; e != nil && (e.Message != w.problem.Detail || e.Code != w.problem.Reason || e.Type == "") {
+		a.t.Errorf("problem document with another error in it: %s", w.Body)
 	}
 	p := &w.problem
 	if p.Type != "about:blank" || p.Status != w.Code || p.Title != http.StatusText(w.Code) || p.Reason == "" || p.Detail == "" {
@@ -314,6 +362,9 @@ func (a *api) checkProblem(w *answer) {
 		a.t.Errorf("503 without Retry-After: %s", w.Body)
 	}
 }
+
+// ownURL is how an API without keys is reached.
+const ownURL = "http://localhost"
 
 const asJSON, ndJSON = "application/json", "application/x-ndjson"
 

@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -10,15 +13,42 @@ import (
 	"leeway/broker/wire"
 )
 
-// ready exercises an admission dry run: a gate that cannot decide is not
-// ready, whatever a ping says. A failed background loop shows here too.
-func (s *Server) ready(c echo.Context) error {
-	a := struct {
-		Status  string            `json:"status"`
-		Checks  map[string]string `json:"checks"`
-		Verdict *wire.Verdict     `json:"verdict,omitempty"`
-	}{Status: "ready", Checks: map[string]string{"background": "ok", "gate": "ok"}}
+// ReadyFor is how long what /readyz has found stands: it asks the store, and
+// anybody may ask it.
+const ReadyFor = 100 * time.Millisecond
+
+// readiness is what /readyz answers.
+type readiness struct {
+	Status  string            `json:"status"`
+	Checks  map[string]string `json:"checks"`
+	Verdict *wire.Verdict     `json:"verdict,omitempty"`
+	code    int
+	at      time.Time
+}
+
+// readyz says what was found a moment ago, or looks; one looks for all who ask.
+func (s *Server) readyz(c echo.Context) error {
 	ctx := c.Request().Context()
+	select {
+	case a := <-s.ready:
+		if time.Since(a.at) >= ReadyFor {
+			a = s.lookReady(context.WithoutCancel(ctx))
+			a.at = time.Now()
+		}
+		s.ready <- a
+		return c.JSON(a.code, a)
+	case <-ctx.Done():
+		return errClientGone
+	}
+}
+
+// lookReady exercises an admission dry run: a gate that cannot decide is not
+// ready, whatever a ping says. A failed background loop shows here too.
+func (s *Server) lookReady(ctx context.Context) readiness {
+	a := readiness{Status: "ready", Checks: map[string]string{"background": "ok", "gate": "ok", "store": "ok"}, code: http.StatusOK}
+	if risks := s.Risks(); len(risks) > 0 { // no reason to decide nothing
+		a.Checks["store"] = strings.Join(risks, "; ")
+	}
 	v, _, err := s.dryRun(ctx, "")
 	// A shard that cannot decide keeps none of the others from it.
 	decided := err == nil || (v.Reason != "" && !v.Reason.Unavailable())
@@ -40,11 +70,10 @@ func (s *Server) ready(c echo.Context) error {
 	if failed {
 		a.Checks["background"] = "a background loop has failed: see the log"
 	}
-	status := http.StatusOK
 	if failed || !decided {
-		status, a.Status = http.StatusServiceUnavailable, "not ready"
+		a.code, a.Status = http.StatusServiceUnavailable, "not ready"
 	}
-	return c.JSON(status, a)
+	return a
 }
 
 // gateTrouble says why the gate cannot decide.

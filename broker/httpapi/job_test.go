@@ -313,7 +313,8 @@ func TestRoutes(t *testing.T) {
 			{"PUT", "/v1/jobs", 405, wire.ReasonMethod},
 			{"DELETE", "/livez", 405, wire.ReasonMethod},
 		} {
-			if w := a.send(tt.method, tt.path, ""); w.Code != tt.status || w.problem.Reason != tt.reason {
+			w := a.send(tt.method, tt.path, "")
+			if w.Code != tt.status || w.problem.Reason != tt.reason || strings.Contains(w.Body.String(), `"error":{`) != strings.HasPrefix(tt.path, "/v1/") {
 				t.Errorf("%s %s: %d %s", tt.method, tt.path, w.Code, w.Body)
 			}
 		}

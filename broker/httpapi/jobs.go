@@ -28,10 +28,10 @@ func (s *Server) submit(c echo.Context) error {
 		if v, ok := s.known(ctx, sub, keyed(key, body)); ok {
 			return admitted(c, http.StatusOK, &v)
 		}
-		return err
+		return s.charged(c, producerOf(callerOf(c), sub), err)
 	}
 	if wrongKey != nil {
-		return wrongKey
+		return s.charged(c, sub.Producer, wrongKey)
 	}
 	job.Key = keyed(key, body)
 	faultpoint.Reach(faultpoint.Received)
@@ -58,18 +58,21 @@ func (s *Server) parse(ctx context.Context, who caller, body []byte, receivedAt 
 	if err != nil {
 		return nil, nil, err
 	}
-	nowMS := s.Store.NowMS()
-	if !absent(sub.DeadlineAt) && nowMS == 0 {
+	if !absent(sub.DeadlineAt) && s.Store.NowMS() == 0 {
 		if err := s.Store.SyncClock(ctx); err != nil {
 			return nil, nil, err
 		}
-		nowMS = s.Store.NowMS()
 	}
 	if who.role == roleProducer {
 		sub.Producer = who.name // the key's owner, whatever the body says
 	}
-	job, err := sub.job(s.Config(), nowMS, receivedAt)
+	job, err := sub.job(s.Config(), s.clockAt(receivedAt), receivedAt)
 	return sub, job, err
+}
+
+// clockAt is the store's clock at a local instant.
+func (s *Server) clockAt(at time.Time) int64 {
+	return s.Store.NowMS() - time.Since(at).Milliseconds()
 }
 
 // known is the verdict of a submission that became a job before and cannot be
@@ -100,10 +103,15 @@ func (s *Server) getJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	release, err := s.holdWait(c, wait)
+	if err != nil {
+		return err
+	}
+	defer release()
 	ended, done := s.ends.listen(c.Param("id"), 1)
 	defer done()
 	var view *broker.Job
-	err = poll(c.Request().Context(), wait, recheck, ended, func(last bool) (bool, error) {
+	err = s.poll(c, wait, recheck, ended, func(last bool) (bool, error) {
 		now, err := s.jobOf(c)
 		if errors.Is(err, broker.ErrUnavailable) && !last {
 			return false, nil // whoever has time to wait need not hear of it

@@ -27,6 +27,15 @@ func decode[T any](body []byte, opts ...json.Options) (*T, error) {
 	return &v, nil
 }
 
+// customIDIn is the custom_id in what is no submission, as far as it can be read.
+func customIDIn(body []byte) string {
+	var v struct {
+		CustomID string `json:"custom_id"`
+	}
+	_ = json.Unmarshal(body, &v) // what is malformed after it does not matter
+	return v.CustomID
+}
+
 // inputError says of an unreadable JSON body which field is wrong, or where it
 // is malformed.
 func inputError(err error) error {

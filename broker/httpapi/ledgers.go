@@ -51,17 +51,20 @@ func (s *Server) spend(c echo.Context) error {
 		*broker.Page[broker.SpendRow]
 		Open []broker.SpendRow `json:"open,omitempty"`
 	}
+	var open *broker.Page[broker.SpendRow]
 	if a.cursor == "" {
 		// Read first: a row that is settled meanwhile is then in both lists, and
 		// not in neither.
-		open, err := s.Store.OpenSpendRows(ctx)
-		if err != nil {
+		if open, err = s.Store.OpenSpendRows(ctx); err != nil {
 			return err
 		}
-		out.Open = slices.DeleteFunc(open, func(r broker.SpendRow) bool { return !a.filter.WantsSpend(&r) })
+		out.Open = slices.DeleteFunc(open.Rows, func(r broker.SpendRow) bool { return !a.filter.WantsSpend(&r) })
 	}
 	if out.Page, err = s.Store.SpendRows(ctx, a.filter, a.cursor, a.limit); err != nil {
 		return err
+	}
+	if open != nil {
+		out.Unreadable = append(out.Unreadable, open.Unreadable...)
 	}
 	return c.JSON(http.StatusOK, out)
 }
@@ -96,6 +99,9 @@ func streamLedger[T any](s *Server, c echo.Context, a *rowsAsked, header []strin
 	}
 	return s.streamRows(c, a.format, header, func(out *ledger.Writer) error {
 		for written := 0; ; {
+			for _, u := range page.Unreadable {
+				s.Log.Warn("a row of a ledger cannot be read and is not in the stream", "row", u.ID, "error", u.Why)
+			}
 			for i := range page.Rows {
 				if a.limit > 0 && written == a.limit {
 					return nil

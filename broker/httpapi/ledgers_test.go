@@ -34,6 +34,33 @@ func (a *api) book(producer string, finish *broker.Finish) {
 	a.must(err)
 }
 
+// A row that nobody can read is named beside the others.
+func TestUnreadableRow(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		prefix := "{" + a.cfg.Redis.Prefix + "}"
+		a.book("p", &broker.Finish{Outcome: broker.OutcomeEmpty, Cause: broker.CauseEmpty, FirstByteMS: -1})
+		bad, err := a.redis.XAdd(prefix+":ledger:spend", "*", []string{"row", "{"})
+		a.must(err)
+		a.redis.HSet(prefix+":spend:open", "j/1", "{")
+		a.book("p", &broker.Finish{Outcome: broker.OutcomeUsable, Answer: "x", FirstByteMS: 5})
+		var page broker.Page[broker.SpendRow]
+		a.read("/v1/ledgers/spend", &page)
+		if u := page.Unreadable; len(page.Rows) != 2 || len(u) != 2 || u[0].ID != bad || u[1].ID != "j/1" || u[0].Why == "" {
+			t.Errorf("%+v", page)
+		}
+		for _, format := range []string{"csv", "ndjson"} {
+			if w := a.send(http.MethodGet, "/v1/ledgers/spend?format="+format, ""); w.Code != 200 || strings.Count(w.Body.String(), "lab") != 2 {
+				t.Errorf("%s: %d %s", format, w.Code, w.Body)
+			}
+		}
+		var report ledger.Report
+		a.read("/v1/ledgers/check", &report)
+		if report.Balanced {
+			t.Error("the books are said to balance")
+		}
+	})
+}
+
 func TestLedgerStreams(t *testing.T) {
 	inAPI(t, "", func(a *api) {
 		a.book("p1", &broker.Finish{Outcome: broker.OutcomeUsable, Answer: "x", FirstByteMS: 5})
@@ -227,7 +254,7 @@ func TestBrokenStream(t *testing.T) {
 		var got any
 		func() {
 			defer func() { got = recover() }()
-			a.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, "/v1/ledgers/misses?format=ndjson", nil))
+			a.ServeHTTP(w, httptest.NewRequestWithContext(context.Background(), http.MethodGet, ownURL+"/v1/ledgers/misses?format=ndjson", nil))
 		}()
 		if err, _ := got.(error); !errors.Is(err, http.ErrAbortHandler) || strings.Count(w.Body.String(), "\n") != 1000 {
 			t.Errorf("ended with %v after %d rows", got, strings.Count(w.Body.String(), "\n"))

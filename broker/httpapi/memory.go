@@ -1,21 +1,14 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
+	"io"
+	"net/http"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/labstack/echo/v4"
 )
-
-// memory counts the bytes that are being read or decided over all connections.
-// Whoever wants more than there are waits, which holds the sender back, and
-// gives up with errBusy after a while.
-type memory struct {
-	bytes *semaphore.Weighted
-	size  int64
-}
 
 // How long a body, and a line of a batch, wait for memory.
 const (
@@ -29,55 +22,47 @@ const perByte = 2
 
 var errBusy = errors.New("no memory for what comes in")
 
-func newMemory(size int64) *memory {
-	return &memory{bytes: semaphore.NewWeighted(size), size: size}
-}
-
-// hold is what one body or line holds. It is not safe for concurrent use.
-type hold struct {
-	m   *memory
-	n   int64
-	buf *[smallBody]byte // that the body is in; nil: it has one of its own
-}
-
 // smallBody is how large a body may be, in bytes, to be read into a buffer that
 // other bodies had before.
 const smallBody = 4 << 10
 
 var smallBodies = sync.Pool{New: func() any { return new([smallBody]byte) }}
 
-// buffer is room for a body of n bytes, until release.
-func (h *hold) buffer(n int64) []byte {
-	if n > smallBody {
-		return make([]byte, n)
+// read reads a body of at most limit bytes. Memory is taken as they come, so that
+// one that declares much and sends nothing holds nothing.
+func (h *hold) read(c echo.Context, limit int64) ([]byte, error) {
+	req := c.Request()
+	declared := req.ContentLength // -1: not
+	if declared > limit {
+		return nil, &http.MaxBytesError{Limit: limit}
 	}
+	in := http.MaxBytesReader(c.Response(), req.Body, limit)
 	h.buf, _ = smallBodies.Get().(*[smallBody]byte)
-	return h.buf[:n:n]
-}
-
-// take adds n bytes that are about to be kept.
-func (h *hold) take(ctx context.Context, n int, wait time.Duration) error {
-	cost := int64(n) * perByte
-	if h.n+cost > h.m.size {
-		return errBusy // not before all others are gone, and perhaps not then
-	}
-	if !h.m.bytes.TryAcquire(cost) {
-		ctx, cancel := context.WithTimeout(ctx, wait)
-		defer cancel()
-		if h.m.bytes.Acquire(ctx, cost) != nil {
-			return errBusy
+	body := h.buf[:0]
+	for size := int64(smallBody); ; size *= 2 {
+		if declared >= 0 {
+			size = min(size, declared) // net/http gives no more than that
 		}
-	}
-	h.n += cost
-	return nil
-}
-
-// release gives back all of it, once.
-func (h *hold) release() {
-	h.m.bytes.Release(h.n)
-	h.n = 0
-	if h.buf != nil {
-		smallBodies.Put(h.buf)
-		h.buf = nil
+		if !h.take(req.Context(), perByte*size-h.n, bodyMemoryWait) {
+			return nil, errBusy
+		}
+		if size > smallBody {
+			body = append(make([]byte, 0, size), body...)
+		}
+		for len(body) < int(size) {
+			n, err := in.Read(body[len(body):size])
+			body = body[:len(body)+n]
+			switch {
+			case errors.Is(err, io.EOF) && declared <= int64(len(body)):
+				return body, nil
+			case errors.Is(err, io.EOF):
+				return nil, io.ErrUnexpectedEOF
+			case err != nil:
+				return nil, err
+			}
+		}
+		if declared >= 0 && size == declared {
+			return body, nil
+		}
 	}
 }

@@ -10,8 +10,9 @@ import (
 
 // modelView is a class as a model.
 type modelView struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
+	ID     string `json:"id"`
+	Object string `json:"object"`
+	// Created is when the process began to serve it, in Unix seconds.
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 	// What a class is beside a model.
@@ -34,7 +35,7 @@ func (s *Server) models(c echo.Context) error {
 			continue
 		}
 		out.Data = append(out.Data, modelView{
-			ID: name, Object: "model", OwnedBy: "leeway",
+			ID: name, Object: "model", Created: s.sinceS, OwnedBy: "leeway",
 			DeadlineMS: class.DeadlineMS, MaxDeadlineMS: class.MaxDeadlineMS, ReserveMS: *class.ReserveMS,
 			MaxOutputTokens: class.MaxOutputTokens, Default: name == cfg.DefaultClass,
 		})

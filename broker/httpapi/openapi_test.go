@@ -91,7 +91,7 @@ type exchange struct {
 }
 
 func (e *exchange) request() *http.Request {
-	r := httptest.NewRequest(e.method, e.path, strings.NewReader(e.body))
+	r := httptest.NewRequest(e.method, ownURL+e.path, strings.NewReader(e.body))
 	r.Header = e.header
 	return r
 }
@@ -108,7 +108,7 @@ type recorder struct {
 }
 
 func (r *recorder) send(method, path, body string, header ...string) *httptest.ResponseRecorder {
-	req := httptest.NewRequest(method, path, strings.NewReader(body))
+	req := httptest.NewRequest(method, ownURL+path, strings.NewReader(body))
 	if body != "" {
 		req.Header.Set("Content-Type", asJSON)
 	}
@@ -137,6 +137,7 @@ producers:
   nightly: {webhook: {url: "https://hooks.example/x", secret_env: HOOK_SECRET}}
 pools:
   paid: {limit: 2, first_byte_p95_ms: 1200, backends: [{name: one, url: "http://one.example/v1", model: m}]}
+  free: {backends: [{name: two, url: "http://two.example/v1", model: m}]}
 limits: {text_bytes: 1000}
 `
 
@@ -347,7 +348,9 @@ func everyAnswer(r *recorder) {
 
 	r.as("limited")
 	r.send("POST", "/v1/jobs", `{"text":"x"}`)
+	time.Sleep(time.Minute) // until its rate allows another
 	r.send("POST", routeChat, chatBody)
+	time.Sleep(time.Minute)
 	r.send("GET", "/v1/models", "")
 	for range 2 {
 		r.send("POST", "/v1/jobs", `{"text":"x","class":"other","deadline_ms":600000}`)
@@ -364,6 +367,7 @@ func everyAnswer(r *recorder) {
 	})
 	jobs(send)
 	batch()
+	time.Sleep(ReadyFor)
 	r.send("GET", "/readyz", "")
 	a.findRedis()
 }
@@ -403,16 +407,17 @@ func everyReason(r *recorder) {
 	r.send("POST", "/v1/jobs", "{")
 
 	// Without memory, and without streams.
-	h := &hold{m: a.memory}
-	a.must(h.take(ctx, int(a.memory.size/perByte), 0))
-	want(job(15_000), 503, wire.ReasonBusy)
-	h.release()
-	for range MaxStreams {
-		a.streams <- struct{}{}
-	}
-	want(r.send("GET", "/v1/jobs/"+id+"/events", ""), 503, wire.ReasonTooManyStreams)
-	for range MaxStreams {
-		<-a.streams
+	for of, then := range map[*shares]func(){
+		a.memory:  func() { want(job(15_000), 503, wire.ReasonBusy) },
+		a.streams: func() { want(r.send("GET", "/v1/jobs/"+id+"/events", ""), 503, wire.ReasonTooManyStreams) },
+		a.waits:   func() { want(r.send("GET", "/v1/jobs/"+id+"?wait=1s", ""), 503, wire.ReasonTooManyStreams) },
+	} {
+		h := &hold{of: of, who: "a"}
+		for h.take(ctx, 1, 0) {
+			continue
+		}
+		then()
+		h.release()
 	}
 
 	// One floods beside another that wants less than half of what there is.

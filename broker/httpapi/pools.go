@@ -116,7 +116,8 @@ func (s *Server) drainBackend(c echo.Context) error {
 	})
 }
 
-// resumeBackend undoes drainBackend.
+// resumeBackend undoes drainBackend, and whatever else keeps workers from a
+// backend.
 func (s *Server) resumeBackend(c echo.Context) error {
 	return s.orderBackend(c, "put back", func(ctx context.Context, name string, _ *wire.Order) error {
 		return s.Store.PutBackBackend(ctx, name)

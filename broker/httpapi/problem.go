@@ -3,8 +3,11 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -136,7 +139,7 @@ func asProblem(err error) *wire.Problem {
 
 // fail answers whatever a handler returned.
 func (s *Server) fail(err error, c echo.Context) {
-	if errors.Is(err, errClientGone) {
+	if errors.Is(err, errClientGone) || c.Response().Committed && notTaken(err) {
 		return
 	}
 	p := asProblem(err)
@@ -147,12 +150,25 @@ func (s *Server) fail(err error, c echo.Context) {
 		return
 	}
 	answer := writeProblem
-	if route := c.Path(); route == routeChat || route == routeModels {
+	switch route := c.Path(); {
+	case route == routeChat || route == routeModels || official(c.Request()):
 		answer = writeAPIError
+	case strings.HasPrefix(c.Request().URL.Path, "/v1/") && (errors.Is(err, echo.ErrNotFound) || errors.Is(err, echo.ErrMethodNotAllowed)):
+		answer = writeNoRoute
 	}
 	if err := answer(c, p); err != nil {
 		s.Log.Debug("problem not delivered", "error", err)
 	}
+}
+
+// notTaken reports whether an answer could not be written because its client has
+// gone, or reads nothing of it.
+func notTaken(err error) bool {
+	if errors.Is(err, broker.ErrUnavailable) { // it was the store that did not take it
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "write" || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func writeProblem(c echo.Context, p *wire.Problem) error {

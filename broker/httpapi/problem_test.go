@@ -1,8 +1,20 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
 	"leeway/broker/wire"
@@ -56,6 +68,39 @@ func TestVerdictOnTheWire(t *testing.T) {
 			}
 			if ms, ok := back.NeedMS.Of(slackgate.Reject); ok {
 				t.Errorf("a number of no pool: %d", ms)
+			}
+		})
+	}
+}
+
+// A client that does not take its answer is no failure of ours; everything else
+// that nobody expected is.
+func TestAnswerNotTaken(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err    error
+		begun  bool // has the answer
+		logged bool
+	}{
+		"the client has gone":           {err: &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, begun: true},
+		"the client reads nothing":      {err: fmt.Errorf("answer: %w", &net.OpError{Op: "write", Net: "tcp", Err: os.ErrDeadlineExceeded}), begun: true},
+		"so over another network":       {err: os.ErrDeadlineExceeded, begun: true},
+		"another's connection":          {err: &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}, logged: true},
+		"what cannot be written":        {err: &json.UnsupportedValueError{Str: "NaN"}, begun: true, logged: true},
+		"what was read from elsewhere":  {err: &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, begun: true, logged: true},
+		"the store does not take it":    {err: &broker.StoreError{Trouble: broker.TroubleNoAnswer, Err: os.ErrDeadlineExceeded}, begun: true},
+		"what nobody knows, not begun":  {err: errors.New("what"), logged: true},
+		"what nobody knows, when begun": {err: errors.New("what"), begun: true, logged: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			s := &Server{Options: Options{Log: slog.New(slog.NewJSONHandler(&log, nil))}}
+			c := echo.New().NewContext(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/openapi.json", http.NoBody), httptest.NewRecorder())
+			if tt.begun {
+				c.Response().WriteHeader(http.StatusOK)
+			}
+			s.fail(tt.err, c)
+			if got := strings.Contains(log.String(), `"level":"ERROR"`); got != tt.logged {
+				t.Errorf("logged: %q", log.String())
 			}
 		})
 	}

@@ -92,7 +92,7 @@ func (q *query) filter() *ledger.Filter {
 	f := &ledger.Filter{
 		FromMS: q.int("from_ms", 0, 0, maxInstantMS), ToMS: q.int("to_ms", 0, 1, maxInstantMS),
 		Class: q.text("class"), Producer: q.text("producer"), Backend: q.text("backend"),
-		Known:   oneOf(q, "known", broker.KnownReported, broker.KnownEstimated, broker.KnownUnknown),
+		Known:   oneOf(q, "known", broker.Knowns[:]...),
 		Cause:   oneOf(q, "cause", broker.Causes[:]...),
 		Outcome: oneOf(q, "outcome", broker.Outcomes[:]...),
 	}

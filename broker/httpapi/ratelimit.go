@@ -1,11 +1,15 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
 
+	"github.com/labstack/echo/v4"
+
 	"leeway/broker"
+	"leeway/broker/admission"
 	"leeway/slackgate"
 )
 
@@ -65,6 +69,42 @@ func limitHeaders(h http.Header, v *broker.Verdict) {
 	if len(left) > 0 {
 		h.Set(HeaderRateLimit, strings.Join(left, ", "))
 	}
+}
+
+// producerOf is whose rate a submission counts in, as far as that could be read.
+func producerOf(who caller, sub *submission) string {
+	if sub != nil {
+		return sub.Producer
+	}
+	return who.name
+}
+
+// charge has what is no job count in its producer's rate; nil: there is none.
+func (s *Server) charge(ctx context.Context, producer string) *admission.Offered {
+	if q := s.Config().Quota(producer); q.IntervalUS == 0 {
+		return nil
+	}
+	return new(s.Admitter.Charge(ctx, producer))
+}
+
+// wrongOr is what to tell of a submission that is no job: what is wrong with it,
+// or that it came faster than its producer may submit.
+func wrongOr(v *broker.Verdict, wrong error) error {
+	if v.Reason == "" {
+		return wrong
+	}
+	return refusal(v)
+}
+
+// charged counts a submission that is no job, and is what to tell of it.
+func (s *Server) charged(c echo.Context, producer string, wrong error) error {
+	counted := s.charge(c.Request().Context(), producer)
+	if counted == nil {
+		return wrong
+	}
+	v, _ := counted.Wait(c.Request().Context()) // a store that is away makes nothing right
+	limitHeaders(c.Response().Header(), &v)
+	return wrongOr(&v, wrong)
 }
 
 func ceilSeconds(us int64) int64 { return (us + 999_999) / 1_000_000 }

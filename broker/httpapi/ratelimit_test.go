@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,12 @@ producers:
   small: {classes: [summary], text_bytes: 10, batch_lines: 2}
 classes: {summary: {}, other: {}}
 `
+
+// One whose key says that it is fast.
+var (
+	fastDoc = "producers: {fast: {submissions_per_s: 2, burst: 3}}\naccess: {producers: [{name: fast, key_sha256: " + hashed("a") + "}]}\n"
+	asFast  = []string{"Authorization", "Bearer a"}
+)
 
 func TestRateLimit(t *testing.T) {
 	inAPI(t, limitsDoc, func(a *api) {
@@ -153,5 +160,58 @@ func TestLimitHeaders(t *testing.T) {
 		if p, l := w.Header().Get(HeaderRateLimitPolicy), w.Header().Get(HeaderRateLimit); p != tt.policy || l != tt.left {
 			t.Errorf("%+v: %s, %s", tt.quota, p, l)
 		}
+	}
+}
+
+// What a producer sends counts in its rate whether or not it is a job.
+func TestWhatIsNoJobCounts(t *testing.T) {
+	const good, bad = `{"text":"x","deadline_ms":600000}`, `{"text":1}`
+	inAPI(t, fastDoc, func(a *api) {
+		var got []int
+		for _, body := range []string{bad, "not even JSON", `{"text":""}`, bad, good} {
+			got = append(got, a.send(http.MethodPost, "/v1/jobs", body, append(asFast, "Content-Type", asJSON)...).Code)
+		}
+		if fmt.Sprint(got) != "[400 400 400 429 429]" {
+			t.Errorf("jobs: %v", got)
+		}
+	})
+	inAPI(t, fastDoc, func(a *api) {
+		lines := []string{bad, "not even JSON", `{"text":"` + strings.Repeat("x", int(a.cfg.LineBytes("fast"))), good, bad}
+		if got, want := words(a.batch(strings.NewReader(strings.Join(lines, "\n")), asFast...)),
+			"1:400/invalid_field/text 2:400/invalid_json/body 3:400/invalid_field/body 4:429/reject_rate/ 5:429/reject_rate/"; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	})
+	inAPI(t, fastDoc, func(a *api) {
+		var got []int
+		for range 4 {
+			w, _ := a.chat(context.Background(), `{"messages":1}`, asFast...)
+			got = append(got, w.Code)
+		}
+		if fmt.Sprint(got) != "[400 400 400 429]" {
+			t.Errorf("chats: %v", got)
+		}
+	})
+}
+
+// What is on record of lines that became no jobs is small, whatever comes.
+func TestWhatIsKeptOfLines(t *testing.T) {
+	for _, tt := range []struct {
+		doc, line string
+		header    []string
+		n, kept   int64
+	}{
+		{fastDoc, `{"text":1}`, asFast, 2000, 3},
+		{fastDoc, `{"text":"x","deadline_ms":600000}`, asFast, 2000, 3},
+		{"", "{}", nil, MostKept + 500, MostKept},
+	} {
+		inAPI(t, tt.doc, func(a *api) {
+			w := a.send(http.MethodPost, "/v1/jobs/batch", strings.Repeat(tt.line+"\n", int(tt.n)), append(tt.header, "Content-Type", ndJSON)...)
+			b, err := a.store.Batch(a.t.Context(), w.Header().Get(wire.HeaderBatchID))
+			a.must(err)
+			if told := strings.Count(w.Body.String(), "\n"); int64(told) != tt.n || b.Lines < tt.kept || b.Lines > tt.kept+10 {
+				t.Errorf("%s: %d lines answered, %d on record", tt.line, told, b.Lines)
+			}
+		})
 	}
 }

@@ -70,9 +70,9 @@ func keyed(key string, body []byte) broker.IdempotencyKey {
 	return broker.IdempotencyKey{Value: key, BodyHash: hex.EncodeToString(sum[:16])}
 }
 
-// job turns a submission into a job, or says which field is wrong. nowMS is
-// the store's clock, for deadlines given as an instant.
-func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) (*broker.Submission, error) {
+// job turns a submission into a job, or says which field is wrong. receivedAtMS
+// is receivedAt on the store's clock, for deadlines given as an instant.
+func (s *submission) job(cfg *config.Config, receivedAtMS int64, receivedAt time.Time) (*broker.Submission, error) {
 	name := s.Class
 	if name == "" {
 		name = cfg.DefaultClass
@@ -102,7 +102,7 @@ func (s *submission) job(cfg *config.Config, nowMS int64, receivedAt time.Time) 
 	if err := checkMetadata(s.Metadata); err != nil {
 		return nil, err
 	}
-	deadline, err := s.deadline(&class, nowMS)
+	deadline, err := s.deadline(&class, receivedAtMS)
 	if err != nil {
 		return nil, err
 	}
@@ -144,14 +144,14 @@ func checkMetadata(m map[string]string) error {
 func absent(v jsontext.Value) bool { return len(v) == 0 || string(v) == "null" }
 
 // deadline is the time the job has, in milliseconds from receipt.
-func (s *submission) deadline(class *config.Class, nowMS int64) (int64, error) {
+func (s *submission) deadline(class *config.Class, receivedAtMS int64) (int64, error) {
 	switch {
 	case !absent(s.DeadlineMS) && !absent(s.DeadlineAt):
 		return 0, broker.Fieldf("deadline_ms", "give deadline_ms or deadline_at, not both")
 	case !absent(s.DeadlineMS):
 		return deadlineMS(s.DeadlineMS, class.MaxDeadlineMS)
 	case !absent(s.DeadlineAt):
-		return deadlineAt(s.DeadlineAt, class.MaxDeadlineMS, nowMS)
+		return deadlineAt(s.DeadlineAt, class.MaxDeadlineMS, receivedAtMS)
 	}
 	return class.DeadlineMS, nil
 }
@@ -170,7 +170,7 @@ func deadlineMS(raw jsontext.Value, longest int64) (int64, error) {
 	return n, nil
 }
 
-func deadlineAt(raw jsontext.Value, longest, nowMS int64) (int64, error) {
+func deadlineAt(raw jsontext.Value, longest, receivedAtMS int64) (int64, error) {
 	var text string
 	if raw.Kind() != '"' || json.Unmarshal(raw, &text) != nil {
 		return 0, broker.Fieldf("deadline_at", "must be a string: an RFC 3339 time with its zone")
@@ -179,7 +179,7 @@ func deadlineAt(raw jsontext.Value, longest, nowMS int64) (int64, error) {
 	if err != nil {
 		return 0, broker.Fieldf("deadline_at", "is not an RFC 3339 time with its zone, for example 2030-01-31T02:14:00Z")
 	}
-	left := at.UnixMilli() - nowMS //nolint:forbidigo // the instant that the producer named, not a clock
+	left := at.UnixMilli() - receivedAtMS //nolint:forbidigo // the instant that the producer named, not a clock
 	if left <= 0 {
 		return 0, broker.Fieldf("deadline_at", "is %d ms in the past by the broker's clock", -left)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,44 @@ import (
 	"leeway/broker/wire"
 	"leeway/slackgate"
 )
+
+// slowly is a body of which nothing comes for a while.
+type slowly struct {
+	after time.Duration
+	io.Reader
+}
+
+func (s *slowly) Read(p []byte) (int, error) {
+	time.Sleep(s.after) // virtual
+	s.after = 0
+	return s.Reader.Read(p)
+}
+
+// What a body takes to come is taken from a deadline once, in whichever form it is
+// given and whichever way the job comes.
+func TestUploadCountsOnce(t *testing.T) {
+	const upload = 16 * time.Second
+	for _, tt := range []struct{ name, path, media, head, tail string }{
+		{"an instant", "/v1/jobs", "application/json", `{"text":"x",`, `"deadline_at":"AT"}`},
+		{"milliseconds", "/v1/jobs", "application/json", `{"text":"x",`, `"deadline_ms":30000}`},
+		{"an instant in a line", "/v1/jobs/batch", ndJSON, `{"text":"x",`, `"deadline_at":"AT"}`},
+		{"milliseconds in a line", "/v1/jobs/batch", ndJSON, `{"text":"x",`, `"deadline_ms":30000}`},
+		{"a chat completion's header", "/v1/chat/completions", "application/json", `{"model":"summary",`, `"messages":[{"role":"user","content":"x"}]}`},
+	} {
+		inAPI(t, "", func(a *api) {
+			at := time.Now().Add(30 * time.Second)
+			tail := strings.ReplaceAll(tt.tail, "AT", at.UTC().Format(time.RFC3339Nano))
+			body := io.MultiReader(strings.NewReader(tt.head), &slowly{upload, strings.NewReader(tail)})
+			ctx, gone := context.WithTimeout(context.Background(), upload+time.Second) // a chat completion waits for its end
+			defer gone()
+			w := a.do(ctx, http.MethodPost, tt.path, body, "Content-Type", tt.media, wire.HeaderDeadline, "30000", wire.HeaderIdempotencyKey, "k")
+			jobs := a.admittedJobs()
+			if len(jobs) != 1 || jobs[0].DeadlineAtMS != at.UnixMilli() || jobs[0].Admission.SlackMS != 12_000 {
+				t.Errorf("%s: %d %s: %+v", tt.name, w.Code, w.Body, jobs)
+			}
+		})
+	}
+}
 
 func TestBadInputIsRefusedByName(t *testing.T) {
 	doc := "limits: {text_bytes: 100}\nclasses:\n  summary: {max_deadline_ms: 60000, max_output_tokens: 50}\n"
@@ -161,9 +200,9 @@ func TestMediaTypesAndSizes(t *testing.T) {
 				t.Errorf("%s: %d %q, want %d %q", tt.name, w.Code, w.problem.Reason, tt.status, tt.reason)
 			}
 		}
-		// A body that never ends is not read beyond the limit.
+		// A body that never ends is read for a while, for clients that read last.
 		read := &counting{}
-		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", read, "Content-Type", asJSON); w.Code != 413 || read.n > 1<<20 {
+		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", read, "Content-Type", asJSON); w.Code != 413 || read.n > 65<<20 {
 			t.Errorf("an endless body: %d after %d bytes", w.Code, read.n)
 		}
 		// One whose length is not told is read as well.
@@ -176,7 +215,7 @@ func TestMediaTypesAndSizes(t *testing.T) {
 		if w := a.do(context.Background(), http.MethodPost, "/v1/jobs", cut, "Content-Type", asJSON); w.Code != 400 || w.problem.Reason != wire.ReasonInvalidJSON {
 			t.Errorf("a broken body: %d %s", w.Code, w.Body)
 		}
-		short := httptest.NewRequest(http.MethodPost, "/v1/jobs", strings.NewReader(good))
+		short := httptest.NewRequest(http.MethodPost, ownURL+"/v1/jobs", strings.NewReader(good))
 		short.Header.Set("Content-Type", asJSON)
 		short.ContentLength++
 		w := &answer{ResponseRecorder: httptest.NewRecorder()}
@@ -317,6 +356,7 @@ func TestRedisGone(t *testing.T) {
 			if w := a.submit(`{"text":"x"}`); w.Code != 202 {
 				t.Errorf("afterwards: %d %s", w.Code, w.Body)
 			}
+			time.Sleep(ReadyFor)
 			if w := a.send(http.MethodGet, "/readyz", ""); w.Code != 200 {
 				t.Errorf("readyz afterwards: %d %s", w.Code, w.Body)
 			}
@@ -337,12 +377,58 @@ func TestBackgroundFailureShowsInReadyz(t *testing.T) {
 			for a.group.Err() == nil {
 				time.Sleep(time.Millisecond)
 			}
+			time.Sleep(ReadyFor)
 			w := a.send(http.MethodGet, "/readyz", "")
 			if w.Code != 503 || !strings.Contains(w.Body.String(), "background loop has failed") || strings.Contains(w.Body.String(), "secret") {
 				t.Errorf("%s: readyz %d %s", name, w.Code, w.Body)
 			}
 			if w := a.send(http.MethodGet, "/livez", ""); w.Code != 200 {
 				t.Errorf("livez %d", w.Code)
+			}
+		})
+	}
+}
+
+// However many ask whether it is ready, the store is asked once in a while.
+func TestReadyzIsShared(t *testing.T) {
+	inAPI(t, "", func(a *api) {
+		was := a.redis.CommandCount()
+		var all sync.WaitGroup
+		for range 200 {
+			all.Go(func() {
+				if w := a.send(http.MethodGet, "/readyz", ""); w.Code != http.StatusOK {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		all.Wait()
+		if n := a.redis.CommandCount() - was; n > 50 {
+			t.Errorf("the store was asked %d times", n)
+		}
+	})
+}
+
+// A page that a browser was led to may not reach an API without keys under its own
+// name.
+func TestForeignHosts(t *testing.T) {
+	const keyed = "access: {oncall: [{name: a, key_sha256: "
+	for _, tt := range []struct {
+		doc, host string
+		want      int
+	}{
+		{"", "localhost:8080", 200}, {"", "127.0.0.1:8080", 200}, {"", "[::1]:8080", 200}, {"", "::1", 200}, {"", "", 200},
+		{"", "evil.example:8080", 403}, {"", "localhost.evil.example", 403}, {"", "127.0.0.1.evil.example", 403}, {"", "192.0.2.1", 403},
+		{"access: {open: true}", "leeway.example", 200},
+		{keyed + hashed("k") + "}]}", "leeway.example", 200},
+	} {
+		inAPI(t, tt.doc, func(a *api) {
+			req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, ownURL+"/v1/pools", nil)
+			req.Host = tt.host
+			req.Header.Set("Authorization", "Bearer k")
+			w := httptest.NewRecorder()
+			a.ServeHTTP(w, req)
+			if w.Code != tt.want {
+				t.Errorf("%q: %d %s", tt.host, w.Code, w.Body)
 			}
 		})
 	}

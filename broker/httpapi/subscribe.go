@@ -3,8 +3,11 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/labstack/echo/v4"
 
 	"leeway/broker"
 )
@@ -110,13 +113,17 @@ func (s *Server) waitFor(v string) (time.Duration, error) {
 const recheck = time.Second
 
 // poll calls read until it is done or the wait is over: at once, then on each
-// wake and after each pause. The last call is told that it is.
-func poll(ctx context.Context, wait, pause time.Duration, wake <-chan struct{}, read func(last bool) (done bool, err error)) error {
+// wake and after each pause. The last call is told that it is. Of others one that
+// finds no place among the reads is left out.
+func (s *Server) poll(c echo.Context, wait, pause time.Duration, wake <-chan struct{}, read func(last bool) (done bool, err error)) error {
+	ctx := c.Request().Context()
 	over, look := time.NewTimer(wait), time.NewTicker(pause)
 	defer over.Stop()
 	defer look.Stop()
 	for last := wait == 0; ; {
-		if done, err := read(last); done || last || err != nil {
+		done := false
+		err := s.reading(c, func() (err error) { done, err = read(last); return err })
+		if done || last || err != nil && !errors.Is(err, errBusy) {
 			return err
 		}
 		select {

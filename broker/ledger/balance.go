@@ -57,7 +57,7 @@ func (b *Books) Extent(k Kind) Extent {
 // Booked is how many rows of a ledger were ever booked.
 func (b *Books) Booked(k Kind) (n int64) {
 	if k == Spend {
-		return b.Totals["attempts:paid"] + b.Totals["attempts:free"]
+		return b.Totals["attempts:paid"] + b.Totals["attempts:free"] + b.Totals["set_aside:spend"]
 	}
 	for _, p := range []slackgate.Path{slackgate.Reject, slackgate.Paid, slackgate.Free} {
 		n += b.Totals["miss:"+p.String()]
@@ -141,12 +141,14 @@ const GraceMS = 10_000
 // Balance holds the books against each other. What is fed to it must have been
 // read in this order, so that a busy system looks no worse than it is: records,
 // producers' unfinished jobs, open rows, [Books], then the rows of each ledger up to the last that Books
-// names, in their order.
+// names, in their order, and then which rows are still open.
 type Balance struct {
 	seed    maphash.Seed
 	records []Record
 	open    []broker.SpendRow
 	books   *Books
+	// stillOpen are the attempts of those that were open to the last.
+	stillOpen map[uint64]bool
 	// skippedRecords is set when there are more than were looked at.
 	skippedRecords bool
 
@@ -203,6 +205,38 @@ func (b *Balance) Records(r []Record, skipped bool) { b.records, b.skippedRecord
 // Open are the spend rows that are not settled.
 func (b *Balance) Open(rows []broker.SpendRow) { b.open = rows }
 
+// StillOpen are those that are open once all rows were taken in. The others were
+// settled meanwhile, and may stand among the rows.
+func (b *Balance) StillOpen(rows []broker.SpendRow) {
+	b.stillOpen = make(map[uint64]bool, len(rows))
+	for i := range rows {
+		b.stillOpen[b.attemptOf(&rows[i])] = true
+	}
+}
+
+// Unreadable takes in rows that cannot be read, under the item that is to name
+// them: of a ledger that of its totals. They are there, and nothing else is known
+// of them.
+func (b *Balance) Unreadable(item string, rows ...broker.Unreadable) {
+	for _, r := range rows {
+		switch item {
+		case ItemSpendTotals:
+			b.rows[Spend]++
+		case ItemMissTotals:
+			b.rows[Misses]++
+		}
+		b.problemf(item, "row %s cannot be read: %s", r.ID, r.Why)
+	}
+}
+
+// TotalsItem is the item that holds a ledger's rows against its totals.
+func TotalsItem(k Kind) string {
+	if k == Spend {
+		return ItemSpendTotals
+	}
+	return ItemMissTotals
+}
+
 // Books are what the rows are held against.
 func (b *Balance) Books(books *Books) { b.books = books }
 
@@ -223,8 +257,12 @@ func (b *Balance) Spend(r *broker.SpendRow) {
 	}
 }
 
+func (b *Balance) attemptOf(r *broker.SpendRow) uint64 {
+	return b.hash(r.JobID, strconv.Itoa(r.Attempt))
+}
+
 func (b *Balance) attempt(r *broker.SpendRow) {
-	k := b.hash(r.JobID, strconv.Itoa(r.Attempt))
+	k := b.attemptOf(r)
 	if _, twice := b.attempts[k]; twice {
 		b.problemf(ItemAttempts, "attempt %d of job %s has two spend rows", r.Attempt, r.JobID)
 		return
@@ -351,7 +389,11 @@ func (b *Balance) outcomes() {
 
 func (b *Balance) attemptsAndMisses() {
 	for i := range b.open {
-		b.attempt(&b.open[i])
+		r := &b.open[i]
+		k := b.attemptOf(r)
+		if _, settled := b.attempts[k]; !settled || b.stillOpen[k] {
+			b.attempt(r)
+		}
 	}
 	spendFrom, missFrom := b.since(Spend), b.since(Misses)
 	attempts, misses := 0, 0

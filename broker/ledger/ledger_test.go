@@ -120,3 +120,37 @@ func TestSeries(t *testing.T) {
 		}
 	}
 }
+
+// Rows that were open when the check began may be settled by the time it reads
+// the ledger. One that is open to the last and settled as well is not right.
+func TestBalanceOfOpenRows(t *testing.T) {
+	row := broker.SpendRow{ID: "5-0", JobID: "j", Attempt: 1, Path: slackgate.Paid, Currency: "USD", Usage: broker.Usage{Known: broker.KnownReported}}
+	for _, tt := range []struct {
+		name          string
+		settled, open bool
+		want          int
+	}{
+		{"settled meanwhile, before the ledger was read", true, false, 0},
+		{"settled meanwhile, after it", false, false, 0},
+		{"open", false, true, 0},
+		{"open and settled", true, true, 1},
+	} {
+		b := NewBalance()
+		b.Records([]Record{{ID: "j", Attempts: 1, State: broker.StateRunning, AcceptedAtMS: 1}}, false)
+		b.Open([]broker.SpendRow{row})
+		b.Books(&Books{NowMS: 6, Totals: broker.Totals{}})
+		if tt.settled {
+			b.Spend(&row)
+		}
+		still := []broker.SpendRow{}
+		if tt.open {
+			still = append(still, row)
+		}
+		b.StillOpen(still)
+		for _, item := range b.Report().Items {
+			if item.Name == ItemAttempts && item.Found != tt.want {
+				t.Errorf("%s: %d problems with attempts, want %d: %v", tt.name, item.Found, tt.want, item)
+			}
+		}
+	}
+}

@@ -48,10 +48,7 @@ type Measured struct {
 
 // Belief is the measurements as the gate takes them.
 func (m *Measured) Belief() slackgate.Belief {
-	hold := m.Hold.Dist
-	// A slot is held past the first byte, whatever two samples of the two say.
-	hold.MeanMS, hold.P95MS = max(hold.MeanMS, m.FirstByte.MeanMS), max(hold.P95MS, m.FirstByte.P95MS)
-	return slackgate.Belief{FirstByte: m.FirstByte.Dist, Hold: hold, Samples: m.FirstByte.Samples, State: m.FirstByte.State}
+	return latency.Belief(&m.Declared, &m.FirstByte, &m.Hold)
 }
 
 // State is where the gate's pool state comes from.
@@ -66,7 +63,9 @@ type Meter struct {
 	policy func() [slackgate.NumPaths]broker.PoolPolicy
 	log    *slog.Logger
 
-	// Only Once uses these.
+	reading   chan struct{}       // holds a place; whoever has it reads the store, and uses what follows
+	readAt    time.Time           // when the last reading began
+	readErr   error               // how it ended
 	history   map[string]*history // by series
 	estimator latency.Estimator
 
@@ -84,7 +83,7 @@ type history struct {
 
 // New returns a meter that believes what is declared.
 func New(store State, policy func() [slackgate.NumPaths]broker.PoolPolicy, log *slog.Logger, subjects []Subject) *Meter {
-	m := &Meter{store: store, policy: policy, log: log, history: map[string]*history{}}
+	m := &Meter{store: store, policy: policy, log: log, history: map[string]*history{}, reading: make(chan struct{}, 1)}
 	m.SetSubjects(subjects)
 	return m
 }
@@ -144,7 +143,25 @@ func (m *Meter) Run(ctx context.Context) error {
 }
 
 // Once reads what is new and works out the beliefs.
-func (m *Meter) Once(ctx context.Context) error {
+func (m *Meter) Once(ctx context.Context) error { return m.Since(ctx, time.Now()) }
+
+// Since is Once, unless that was done or tried since an instant.
+func (m *Meter) Since(ctx context.Context, at time.Time) error {
+	select {
+	case m.reading <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.reading }()
+	if m.readAt.After(at) {
+		return m.readErr
+	}
+	m.readAt = time.Now()
+	m.readErr = m.once(ctx)
+	return m.readErr
+}
+
+func (m *Meter) once(ctx context.Context) error {
 	st, err := m.store.State(ctx, m.policy())
 	if err != nil {
 		return err

@@ -5,9 +5,11 @@ import (
 	"strings"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/ledger"
 	"leeway/broker/store"
 	"leeway/broker/wire"
+	"leeway/slackgate"
 )
 
 var (
@@ -22,7 +24,7 @@ var (
 )
 
 // ledgers adds what the store says of the two ledgers and their archive.
-func (m *Metrics) ledgers(s store.Store) {
+func (m *Metrics) ledgers(s store.Store, cfg func() *config.Config) {
 	m.collect(func(ctx context.Context, value give) {
 		books, err := s.Overview(ctx)
 		if err != nil {
@@ -43,6 +45,11 @@ func (m *Metrics) ledgers(s store.Store) {
 		}
 		if books.Archive != nil {
 			value(archivedAt, float64(books.Archive.LastSuccessAtMS))
+		}
+		for _, path := range slackgate.Paths {
+			for _, b := range cfg().Pool(path).Backends {
+				books.Totals["cost_difference:"+b.Name] += 0 // there from the start
+			}
 		}
 		for name, n := range books.Totals {
 			if backend, ok := strings.CutPrefix(name, "cost_difference:"); ok {

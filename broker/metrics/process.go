@@ -15,6 +15,8 @@ var (
 		"1, with a fingerprint of the pools and classes this process goes by. Processes that differ show different ones.", "fingerprint")
 	recheck = gauge("leeway_recheck",
 		"1 while a job's slack is checked again before a backend is called; 0 only in a lab whose configuration says so.")
+	storeSafe = gauge("leeway_store_safe",
+		"1 if Redis keeps what is promised on it; 0 while its settings may drop or forget it, as /readyz and the log say. Looked at each minute.")
 	kneeExpired = gauge("leeway_knee_expired",
 		"1 if the backend's measured knee is out of date; absent for a backend that has none.", "backend")
 )
@@ -30,6 +32,8 @@ type Process struct {
 	// Knees tells of each backend whose knee was measured whether that is out
 	// of date.
 	Knees func() map[string]bool
+	// Risks are what Redis's settings put at risk.
+	Risks func() []string
 }
 
 // Process adds how the process itself is.
@@ -38,10 +42,11 @@ func (m *Metrics) Process(p Process) {
 		value(failed, bit(p.Failed()))
 		value(fingerprint, 1, p.Fingerprint())
 		value(recheck, bit(p.Recheck()))
+		value(storeSafe, bit(len(p.Risks()) == 0))
 		for backend, expired := range p.Knees() {
 			value(kneeExpired, bit(expired), backend)
 		}
-	}, failed, fingerprint, recheck, kneeExpired)
+	}, failed, fingerprint, recheck, storeSafe, kneeExpired)
 }
 
 var backendState = gauge("leeway_backend_state", "1 for the state that a backend is in as this worker sees it. Per worker: max.", "backend", "state")

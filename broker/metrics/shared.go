@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/store"
 	"leeway/slackgate"
 )
@@ -43,7 +44,7 @@ var pathTotals = []struct {
 	},
 	{
 		sharedCounter("job_attempt_total", "Backend calls settled in the spend ledger, by how their tokens are known.", "path", "known"),
-		"known", texts([]broker.Known{broker.KnownReported, broker.KnownEstimated, broker.KnownUnknown}),
+		"known", texts(broker.Knowns[:]),
 	},
 }
 
@@ -55,8 +56,9 @@ func texts[T ~string](set []T) []string {
 	return out
 }
 
-// Share adds what is read from the store at each scrape.
-func (m *Metrics) Share(s store.Store, policy func() [slackgate.NumPaths]broker.PoolPolicy) {
+// Share adds what is read from the store at each scrape. What can be booked of the
+// backends that cfg has is there from the start.
+func (m *Metrics) Share(s store.Store, cfg func() *config.Config, policy func() [slackgate.NumPaths]broker.PoolPolicy) {
 	families := []family{storeUp, queueAge, inFlight, waiting, running, capacity, smallestSlack, cost}
 	for i := range pathTotals {
 		families = append(families, pathTotals[i].family)
@@ -82,6 +84,11 @@ func (m *Metrics) Share(s store.Store, policy func() [slackgate.NumPaths]broker.
 				value(smallestSlack, float64(slack), name)
 			}
 			giveTotals(value, totals, name)
+			for _, b := range cfg().Pool(path).Backends {
+				for _, currency := range b.Currencies() {
+					totals["cost_micro:"+name+":"+currency] += 0
+				}
+			}
 		}
 		reject := slackgate.Reject.String()
 		value(misses, float64(totals["miss:"+reject]), reject)
@@ -92,7 +99,7 @@ func (m *Metrics) Share(s store.Store, policy func() [slackgate.NumPaths]broker.
 			}
 		}
 	}, families...)
-	m.ledgers(s)
+	m.ledgers(s, cfg)
 }
 
 func giveTotals(value give, totals broker.Totals, path string) {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"leeway/broker"
+	"leeway/broker/config"
 	"leeway/broker/shard"
 	"leeway/broker/store"
 	"leeway/broker/store/storetest"
@@ -40,13 +41,20 @@ func inBubble(t *testing.T, f func(b *bench)) {
 		m.ClockTTL(true)
 		rdb := storetest.Dial(func(context.Context, string, string) (net.Conn, error) { return m.Dial() })
 		b := &bench{t: t, Metrics: New(), store: storetest.New(rdb, storetest.Options{Prefix: "t"}), redis: m}
-		b.Share(shard.New(b.store), policy)
+		b.Share(shard.New(b.store), configured, policy)
 		defer func() {
 			_ = rdb.Close()
 			m.Close()
 		}()
 		f(b)
 	})
+}
+
+func configured() *config.Config {
+	cfg := config.Default()
+	cfg.Pools.Paid.Backends = []config.Backend{{Name: "lab", Prices: []config.DatedPrice{{Price: config.Price{Currency: "USD"}}, {Price: config.Price{Currency: "EUR"}}}}}
+	cfg.Pools.Free.Backends = []config.Backend{{Name: "lab", Price: config.Price{Currency: "USD"}}, {Name: "other", Price: config.Price{Currency: "USD"}}}
+	return cfg
 }
 
 func policy() (p [slackgate.NumPaths]broker.PoolPolicy) {
@@ -100,6 +108,8 @@ func TestEveryNameIsThereFromTheStart(t *testing.T) {
 			`job_outcome_total{outcome="usable",path="paid"}`, `job_outcome_total{outcome="cancelled",path="free"}`,
 			`job_tokens_total{kind="input",path="paid"}`, `job_tokens_total{kind="output",path="free"}`,
 			`job_queue_wait_ms_count{path="paid"}`, `job_waiting{path="free"}`,
+			`job_cost_micro_total{currency="USD",path="paid"}`, `job_cost_micro_total{currency="EUR",path="paid"}`, `job_cost_micro_total{currency="USD",path="free"}`,
+			`job_cost_difference_total{backend="lab"}`, `job_cost_difference_total{backend="other"}`,
 		} {
 			if got[series] != "0" {
 				t.Errorf("%s is %q before anything happened", series, got[series])
@@ -173,7 +183,7 @@ func TestSharedNumbersComeFromTheStore(t *testing.T) {
 		}
 		// Another replica of the same store says the same.
 		other := New()
-		other.Share(shard.New(b.store), policy)
+		other.Share(shard.New(b.store), configured, policy)
 		mine, theirs := got, (&bench{Metrics: other, t: t}).scrape()
 		for _, series := range slices.Sorted(maps.Keys(mine)) {
 			if strings.HasPrefix(series, "job_outcome") || strings.HasPrefix(series, "job_deadline") || strings.HasPrefix(series, "job_token") {

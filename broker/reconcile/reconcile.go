@@ -6,8 +6,8 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"leeway/broker"
@@ -46,8 +46,8 @@ type Reconciler struct {
 	Log     *slog.Logger
 	// Draining reports whether a pool is being drained.
 	Draining func(path slackgate.Path) bool
-	// Move offers a waiting job to another pool; see admission.Admitter.
-	Move func(ctx context.Context, v *broker.Job, to slackgate.Path, nowMS int64) (bool, error)
+	// Reoffer offers waiting jobs to another pool; see admission.Admitter.
+	Reoffer func(ctx context.Context, from slackgate.Path, jobs []*broker.Job, lost bool) (moved, revoked int, err error)
 
 	// Strays is set where something from outside may delete keys, so that it is
 	// looked for what that leaves behind.
@@ -56,7 +56,8 @@ type Reconciler struct {
 	// Mended hears of what was mended, n of a kind at once.
 	Mended func(what Mending, n int64)
 
-	phantoms time.Time // when phantoms were last looked for
+	phantoms time.Time               // when phantoms were last looked for
+	passed   [slackgate.NumPaths]int // how many waiting jobs the last look at a pool has left behind it
 }
 
 // Run mends every Interval until ctx is done. Redis being away is not a
@@ -82,12 +83,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 // Once mends what there is to mend. Calls of one Reconciler must not overlap;
 // any number of Reconcilers may.
 func (r *Reconciler) Once(ctx context.Context) error {
-	policy := r.Policy()
-	var p95 [slackgate.NumPaths]int64
-	for _, path := range slackgate.Paths {
-		p95[path] = policy[path].FirstByteP95MS
-	}
-	swept, err := r.Store.Sweep(ctx, p95)
+	swept, err := r.Store.Sweep(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,7 +107,7 @@ func (r *Reconciler) Once(ctx context.Context) error {
 			return err
 		}
 	}
-	st, err := r.Store.State(ctx, policy)
+	st, err := r.Store.State(ctx, r.Policy())
 	if err != nil {
 		return err
 	}
@@ -126,10 +122,13 @@ func (r *Reconciler) Once(ctx context.Context) error {
 		}
 	}
 	for _, path := range slackgate.Paths {
-		if r.Draining(path) {
-			if err := r.moveOut(ctx, path); err != nil {
-				return err
-			}
+		lost := st.Pools[path].Capacity == 0 && !swept.JustBack
+		if st.Pools[path].Waiting == 0 || !lost && !r.Draining(path) {
+			r.passed[path] = 0
+			continue
+		}
+		if err := r.reoffer(ctx, path, lost); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -168,45 +167,45 @@ func (r *Reconciler) mendStrays(ctx context.Context) error {
 	return nil
 }
 
-// moveMost bounds how many waiting jobs one look offers elsewhere.
-const moveMost = 200
+// Bounds of one look at a pool whose jobs are offered again.
+const (
+	reofferPage = 100
+	// reofferStays is how many jobs may stay where they are before the look ends;
+	// the next one goes on behind them.
+	reofferStays = 200
+)
 
-// moveOut offers the waiting jobs of a draining pool to the other pool, where
-// their class allows both. What it does not take runs out where it is.
-func (r *Reconciler) moveOut(ctx context.Context, from slackgate.Path) error {
-	to := slackgate.Paid
-	if from == slackgate.Paid {
-		to = slackgate.Free
-	}
-	ids, err := r.Store.WaitingIDs(ctx, from, moveMost)
-	if err != nil {
-		return err
-	}
-	moved := 0
-	began := time.Now()
-	for _, id := range ids {
-		if time.Since(began) > Interval {
-			break // the sweep must not wait for a slow store
-		}
-		v, err := r.Store.Get(ctx, id)
-		switch {
-		case errors.Is(err, broker.ErrUnavailable):
-			return err
-		case err != nil: // gone, or not to be read
-			continue // the claim sets it aside
-		case v.Prefer[0] != to && v.Prefer[1] != to:
-			continue
-		}
-		took, err := r.Move(ctx, v, to, r.Store.NowMS())
+// reoffer offers the waiting jobs of a pool that is being drained, or has lost its
+// capacity, to the gate once more, where their class allows both pools. Look after
+// look it comes past all of them, however many can not move.
+func (r *Reconciler) reoffer(ctx context.Context, from slackgate.Path, lost bool) error {
+	allMoved, allRevoked, stays := 0, 0, 0
+	for began := time.Now(); stays < reofferStays && time.Since(began) < Interval; { // the sweep must not wait for a slow store
+		ids, err := r.Store.WaitingIDs(ctx, from, r.passed[from], reofferPage)
 		if err != nil {
 			return err
 		}
-		if took {
-			moved++
+		jobs, err := r.Store.Jobs(ctx, ids)
+		if err != nil {
+			return err
+		}
+		// What is gone is set aside by the claim.
+		jobs = slices.DeleteFunc(jobs, func(j *broker.Job) bool { return j == nil })
+		moved, revoked, err := r.Reoffer(ctx, from, jobs, lost)
+		if err != nil {
+			return err
+		}
+		allMoved, allRevoked = allMoved+moved, allRevoked+revoked
+		left := len(ids) - moved - revoked
+		stays += left
+		r.passed[from] += left
+		if len(ids) < reofferPage { // these were the last: from the most urgent on again
+			r.passed[from] = 0
+			break
 		}
 	}
-	if moved > 0 {
-		r.Log.Info("jobs moved out of a draining pool", "from", from.String(), "to", to.String(), "moved", moved)
+	if allMoved+allRevoked > 0 {
+		r.Log.Info("waiting jobs offered again", "from", from.String(), "capacity_lost", lost, "moved", allMoved, "revoked", allRevoked)
 	}
 	return nil
 }

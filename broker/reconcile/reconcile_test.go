@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -105,7 +107,7 @@ func (b *bench) put(id string, deadlineMS int64) {
 	got, err := admit(b.Store, policy(), broker.Offer{
 		Job:    &broker.Submission{Spec: broker.Spec{ID: id, Class: "c", Text: "x", Prefer: [2]slackgate.Path{slackgate.Paid}}, DeadlineInMS: deadlineMS, ReserveMS: 2000},
 		LeftMS: deadlineMS, ReserveMS: 2000,
-		Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 100, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
+		Bounds: [2]slackgate.Bound{{Path: slackgate.Paid, MaxInFlight: 10_000, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
 	})
 	b.must(err)
 	if got.Jobs[0].Path != slackgate.Paid {
@@ -134,7 +136,7 @@ func TestOnceMends(t *testing.T) {
 		// Its worker is gone, and there are no tickets at all.
 		for range 2 { // another process sweeps, and writes no tickets
 			time.Sleep(900 * time.Millisecond)
-			_, err = b.Store.Sweep(ctx, [slackgate.NumPaths]int64{})
+			_, err = b.Store.Sweep(ctx)
 			b.must(err)
 		}
 		time.Sleep(1200 * time.Millisecond)
@@ -273,40 +275,100 @@ func TestRunOutlivesAnOutage(t *testing.T) {
 	})
 }
 
-// The waiting jobs of a draining pool are offered to the other one, if their
-// class allows it; one that cannot be read holds up nobody.
-func TestDrainingPoolIsMovedOut(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		for _, id := range []string{"a", "broken", "gone", "only paid", "z"} {
-			b.put(id, 600_000)
-		}
-		ctx := context.Background()
-		for _, id := range []string{"a", "z"} {
-			b.must(b.rdb.HSet(ctx, "{t}:job:"+id, "spec", `{"prefer":["paid","free"]}`).Err())
-		}
-		b.must(b.rdb.HSet(ctx, "{t}:job:broken", "spec", "{").Err())
-		b.must(b.rdb.Del(ctx, "{t}:job:gone").Err())
-		b.Draining = func(p slackgate.Path) bool { return p == slackgate.Paid }
-		var offered []string
-		b.Move = func(_ context.Context, v *broker.Job, to slackgate.Path, nowMS int64) (bool, error) {
-			if to != slackgate.Free || nowMS != b.Store.NowMS() {
-				t.Errorf("%s offered to %s at %d", v.ID, to, nowMS)
+// reoffers replaces the gate: what moves is taken over, as the gate would have it
+// done, and everything that was offered is noted.
+func (b *bench) reoffers(moves func(id string) bool) (offered *[]string, lost *bool) {
+	offered, lost = new([]string), new(bool)
+	b.Reoffer = func(ctx context.Context, from slackgate.Path, jobs []*broker.Job, l bool) (moved, revoked int, err error) {
+		*lost = l
+		for _, j := range jobs {
+			*offered = append(*offered, j.ID)
+			if !moves(j.ID) {
+				continue
 			}
-			offered = append(offered, v.ID)
-			return v.ID == "a", nil
+			moved++
+			_, err := admit(b.Store, policy(), broker.Offer{
+				Job: &broker.Submission{Spec: broker.Spec{ID: j.ID, Class: "c"}}, LeftMS: 600_000, ReserveMS: 2000, Again: &broker.Again{From: from},
+				Bounds: [2]slackgate.Bound{{Path: from.Other(), MaxInFlight: 1000, MaxQueueAgeMS: slackgate.Unbounded, MaxClassQueueAgeMS: slackgate.Unbounded}},
+			})
+			b.must(err)
 		}
-		b.must(b.Once(ctx))
-		if strings.Join(offered, " ") != "a z" || !strings.Contains(b.log.String(), `"moved":1`) {
-			t.Errorf("offered %v, log %s", offered, b.log)
+		return moved, revoked, nil
+	}
+	return offered, lost
+}
+
+// The waiting jobs of a pool that is being drained, or has no worker left, are
+// offered to the gate again; one that cannot be read holds up nobody.
+func TestWhatWaitsIsOfferedAgain(t *testing.T) {
+	for _, drained := range []bool{true, false} {
+		inBubble(t, func(b *bench) {
+			ctx := context.Background()
+			for _, id := range []string{"a", "broken", "gone", "z"} {
+				b.put(id, 600_000)
+			}
+			b.must(b.rdb.HSet(ctx, "{t}:job:broken", "spec", "{").Err())
+			b.must(b.rdb.Del(ctx, "{t}:job:gone").Err())
+			b.must(b.Store.Beat(ctx, broker.Worker{ID: "w", Path: slackgate.Free, Slots: 4}, 24*time.Hour))
+			offered, lost := b.reoffers(func(id string) bool { return id == "a" })
+			b.must(b.Once(ctx))
+			if len(*offered) != 0 {
+				t.Errorf("offered %v out of a pool in good health", *offered)
+			}
+			if drained {
+				b.Draining = func(p slackgate.Path) bool { return p == slackgate.Paid }
+			} else {
+				b.must(b.Store.Leave(ctx, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 4}))
+				for range 3 { // nobody had swept before: the workers may just not have been heard of
+					b.must(b.Once(ctx))
+					time.Sleep(time.Second)
+				}
+				if len(*offered) != 0 {
+					t.Errorf("offered %v when the store was just back", *offered)
+				}
+			}
+			b.must(b.Once(ctx))
+			if got := strings.Join(*offered, " "); got != "a z" || *lost == drained || !strings.Contains(b.log.String(), `"moved":1`) {
+				t.Errorf("drained %t: offered %v, lost %t, log %s", drained, got, *lost, b.log)
+			}
+			b.Reoffer = func(context.Context, slackgate.Path, []*broker.Job, bool) (int, int, error) {
+				return 0, 0, broker.ErrUnavailable
+			}
+			if err := b.Once(ctx); !errors.Is(err, broker.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// However many jobs that cannot move are more urgent, the others are offered.
+func TestAllThatWaitIsOfferedAgain(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const stuck = 3*reofferStays + 7
+		for i := range stuck {
+			b.put(fmt.Sprintf("stuck%d", i), 600_000)
 		}
-		if b.tickets() != 4 {
-			t.Errorf("%d tickets", b.tickets())
+		for i := range 5 {
+			b.put(fmt.Sprintf("moves%d", i), 700_000)
 		}
-		b.Move = func(context.Context, *broker.Job, slackgate.Path, int64) (bool, error) {
-			return false, broker.ErrUnavailable
+		b.Draining = func(p slackgate.Path) bool { return p == slackgate.Paid }
+		offered, _ := b.reoffers(func(id string) bool { return strings.HasPrefix(id, "moves") })
+		looks, all := 0, func() int { return len(slices.Compact(slices.Sorted(slices.Values(*offered)))) }
+		for ; looks < 10 && all() < stuck+5; looks++ {
+			before := len(*offered)
+			b.must(b.Once(context.Background()))
+			if n := len(*offered) - before; n > reofferStays+reofferPage+5 {
+				t.Errorf("%d offers in one look", n)
+			}
 		}
-		if err := b.Once(ctx); !errors.Is(err, broker.ErrUnavailable) {
-			t.Error(err)
+		if all() != stuck+5 || looks > 5 {
+			t.Errorf("%d of %d jobs offered after %d looks", all(), stuck+5, looks)
+		}
+		// It begins again with the most urgent.
+		*offered = nil
+		b.must(b.Once(context.Background()))
+		if len(*offered) == 0 || (*offered)[0] != "stuck0" {
+			t.Errorf("offered %d jobs, %.20v", len(*offered), *offered)
 		}
 	})
 }

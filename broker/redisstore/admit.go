@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -75,6 +76,8 @@ type admitHead struct {
 
 type admitPool struct {
 	Limit int `json:"limit"`
+	// Capacity is what the ladder was built for; absent: there is no ladder.
+	Capacity *int `json:"capacity,omitempty"`
 	// Released is the pool's counter when the ladder was built.
 	Released int64 `json:"released"`
 	// Refused counts, by producer, what was refused without asking here.
@@ -83,12 +86,18 @@ type admitPool struct {
 
 // admitTerms are what a job is offered under.
 type admitTerms struct {
-	// Mode is miss (book a miss, offer nothing), again (a claimed job, held under
-	// Fence) or move (a waiting one); absent: it is new.
-	Mode      string `json:"mode,omitempty"`
-	Fence     string `json:"fence,omitempty"`
-	LeftMS    int64  `json:"left_ms"`
-	ReserveMS int64  `json:"reserve_ms"`
+	// Mode is miss (book a miss, offer nothing) or again (a job on record, claimed
+	// under Fence or waiting); absent: it is new.
+	Mode  string `json:"mode,omitempty"`
+	Fence string `json:"fence,omitempty"`
+	// From is the pool that a job on record is in, Revoke ends one that no pool takes.
+	From   string `json:"from,omitempty"`
+	Revoke bool   `json:"revoke,omitempty"`
+	// DeadlineAtMS is an instant on the store's clock; absent: LeftMS from now.
+	// LeftMS is what the numbers of Places were worked out for.
+	DeadlineAtMS int64 `json:"deadline_at_ms,omitempty"`
+	LeftMS       int64 `json:"left_ms"`
+	ReserveMS    int64 `json:"reserve_ms"`
 	// Budget and Quota are there where one binds the job.
 	Budget *admitBudget `json:"budget,omitempty"`
 	Quota  *admitQuota  `json:"quota,omitempty"`
@@ -156,6 +165,11 @@ type admitJob struct {
 // ready to be sent. turn may wait; an error of it is returned, and nothing was
 // sent.
 func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slackgate.NumPaths]broker.PoolPolicy, offers []broker.Offer, turn func() error) (broker.OfferResults, error) {
+	if s.NowMS() == 0 {
+		if err := s.SyncClock(ctx); err != nil {
+			return broker.OfferResults{}, err
+		}
+	}
 	head := admitHead{
 		Books: s.books, FlagsVersion: flags.Version, FlagsUntilMS: flags.ValidUntilAtMS(s.NowMS()),
 		RecordExtraMS: recordExtra.Milliseconds(), KeepMS: s.keepMS, Terms: []json.RawMessage{}, Jobs: make([]admitJob, len(offers)),
@@ -166,12 +180,20 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 		if p.Rungs == "" && p.Ladder != nil {
 			p.Rungs = string(p.Ladder.AppendRungs(nil))
 		}
-		head.Pools = append(head.Pools, admitPool{p.Limit, p.Released, p.Refused})
+		pool := admitPool{Limit: p.Limit, Released: p.Released, Refused: p.Refused}
+		if p.Ladder != nil {
+			pool.Capacity = new(p.Ladder.Capacity())
+		}
+		head.Pools = append(head.Pools, pool)
 		args = append(args, p.Rungs, p.Levels)
 	}
+	due := make([]int64, len(offers))
 	for i := range offers {
 		o := &offers[i]
-		terms, err := json.Marshal(termsOf(o))
+		if !o.At.IsZero() {
+			due[i] = s.atMS(o.At) + o.LeftMS
+		}
+		terms, err := json.Marshal(termsOf(o, due[i]))
 		if err != nil {
 			return broker.OfferResults{}, err
 		}
@@ -190,7 +212,7 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 			return broker.OfferResults{}, err
 		}
 		text := ""
-		if o.Claim == nil && !o.Move { // of a job on record the text is where it was
+		if o.Again == nil { // of a job on record the text is where it was
 			text = storedText(o.Job)
 		}
 		args = append(args, spec, text)
@@ -202,10 +224,8 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 	if err := turn(); err != nil {
 		return broker.OfferResults{}, err
 	}
-	args[0] = int64(0)
-	if now := s.NowMS(); now > 0 {
-		args[0] = now + s.giveUpAfter().Milliseconds()
-	}
+	sent := time.Now()
+	args[0] = s.atMS(sent) + s.giveUpAfter().Milliseconds()
 	v, err := s.run(ctx, scriptAdmit, args...)
 	if err != nil {
 		return broker.OfferResults{}, err
@@ -216,9 +236,9 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 	if r.err != nil {
 		return broker.OfferResults{}, r.err
 	}
-	s.saw(out.NowMS)
+	s.saw(sent, out.NowMS)
 	if status != "ok" {
-		out.Stale, out.FlagsChanged = status == "stale", status == "flags"
+		out.Stale, out.FlagsChanged, out.WorkersChanged = status == "stale", status == "flags", status == "workers"
 		return out, nil
 	}
 	var capacity [slackgate.NumPaths]int
@@ -228,9 +248,10 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 	out.Jobs = make([]broker.OfferResult, len(offers))
 	for i := range out.Jobs {
 		a := &out.Jobs[i]
+		a.DeadlineAtMS = cmp.Or(due[i], out.NowMS+offers[i].LeftMS)
 		switch name := r.string(); name {
 		case "":
-		case "same", "conflict", "gone":
+		case "same", "conflict", "gone", "late":
 			a.Bound = broker.KeyState(name)
 		default:
 			if err := a.Path.UnmarshalText([]byte(name)); err != nil {
@@ -251,6 +272,7 @@ func (s *Store) AdmitInTurn(ctx context.Context, flags *flag.Table, policy [slac
 			a.Quota.AheadUS, a.Quota.InFlight = r.int(), r.int()
 		}
 	}
+	out.Revoked = r.jobs()
 	return out, r.err
 }
 
@@ -267,13 +289,14 @@ func readPool(r *reply, capacity int, p broker.PoolPolicy) slackgate.PoolState {
 	return st
 }
 
-func termsOf(o *broker.Offer) admitTerms {
-	t := admitTerms{LeftMS: o.LeftMS, ReserveMS: o.ReserveMS, Places: make([]admitPlace, 0, len(o.Bounds))}
+func termsOf(o *broker.Offer, deadlineAtMS int64) admitTerms {
+	t := admitTerms{DeadlineAtMS: deadlineAtMS, LeftMS: o.LeftMS, ReserveMS: o.ReserveMS, Places: make([]admitPlace, 0, len(o.Bounds))}
 	switch {
-	case o.Claim != nil:
-		t.Mode, t.Fence = "again", strconv.FormatInt(o.Claim.Fence, 10)
-	case o.Move:
-		t.Mode = "move"
+	case o.Again != nil:
+		t.Mode, t.From, t.Revoke = "again", o.Again.From.String(), o.Again.Revoke
+		if o.Again.Fence != 0 {
+			t.Fence = strconv.FormatInt(o.Again.Fence, 10)
+		}
 	case o.Miss:
 		t.Mode = "miss"
 	}

@@ -21,6 +21,7 @@ var admitBehaviours = []behaviour{
 	{"an admission is record, promise and text in one", admissionIsWhole},
 	{"a batch sees what it has itself admitted", batchSeesItself},
 	{"a stale offer does nothing", staleDoesNothing},
+	{"a late offer is not decided", lateOfferIsNotDecided},
 	{"no slack is a miss on path reject", noSlackIsMiss},
 	{"capacity is the living slots within the limit", capacity},
 	{"a job needs a ticket while a slot is free that none waits for", ticketsForFreeSlots},
@@ -388,10 +389,33 @@ func batchSeesItself(t *testing.T, h *harness) {
 	h.balanced()
 }
 
+// Of a deadline that is near much may run down on the way here, of one that is far
+// next to nothing.
+func lateOfferIsNotDecided(t *testing.T, h *harness) {
+	h.live(2, 0)
+	h.state() // the clock
+	short, long := offerTo(slackgate.Paid, testJob("short", 300)), offerTo(slackgate.Paid, testJob("long", 60_000))
+	short.At = time.Now().Add(-lateAfter - 10*time.Millisecond)
+	long.At = short.At
+	dueAtMS := h.atMS(long.At) + 60_000
+	got, err := h.Admit(bg, openPools(), []broker.Offer{short, long})
+	h.must(err)
+	if got.Jobs[0].Bound != broker.OfferLate || got.Jobs[0].Path != slackgate.Reject {
+		t.Errorf("%+v, want late", got.Jobs[0])
+	}
+	if _, err := h.Get(bg, "short"); !errors.Is(err, broker.ErrNotFound) {
+		t.Errorf("the late job is on record: %v", err)
+	}
+	if v := h.view("long"); v.DeadlineAtMS != dueAtMS || got.Jobs[1].DeadlineAtMS != dueAtMS {
+		t.Errorf("due at %d, said %d, want %d", v.DeadlineAtMS, got.Jobs[1].DeadlineAtMS, dueAtMS)
+	}
+	h.balanced()
+}
+
 func staleDoesNothing(t *testing.T, h *harness) {
 	h.live(1, 1)
 	// A caller whose clock reading says that it gave up long ago.
-	h.saw(h.state().NowMS - 2*testTimeout.Milliseconds())
+	h.saw(time.Now(), h.state().NowMS-2*testTimeout.Milliseconds())
 	miss := offerTo(slackgate.Paid, testJob("m", 1000))
 	miss.Miss = true
 	got, err := h.Admit(bg, openPools(), []broker.Offer{offerTo(slackgate.Paid, testJob("j", 60_000)), miss})
@@ -560,7 +584,7 @@ func heldOffer(t *testing.T, h *harness) {
 	again := func(c *broker.Claim) slackgate.Path {
 		t.Helper()
 		o := offerTo(slackgate.Paid, &broker.Submission{Spec: c.Spec, DeadlineInMS: 60_000, ReserveMS: c.ReserveMS})
-		o.Claim = c
+		o.Again = &broker.Again{From: c.Path, Fence: c.Fence}
 		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		return got.Jobs[0].Path

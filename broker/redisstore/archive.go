@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"leeway/broker"
 	"leeway/broker/ledger"
 )
@@ -16,10 +18,14 @@ const archiveMark = 7 * 24 * time.Hour
 // ExpectArchive says that an archive is configured: from then on rows are
 // dropped only by [Store.Trim]. It must be said again within a week.
 func (s *Store) ExpectArchive(ctx context.Context) error {
+	return s.markArchive(ctx, func(p redis.Pipeliner, key string) { p.HSetNX(ctx, key, "at", 0) })
+}
+
+func (s *Store) markArchive(ctx context.Context, mark func(p redis.Pipeliner, key string)) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	pipe := s.rdb.TxPipeline()
-	pipe.HSetNX(ctx, s.key("archive"), "at", 0)
+	mark(pipe, s.key("archive"))
 	pipe.PExpire(ctx, s.key("archive"), archiveMark)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return unavailable(err)
@@ -28,14 +34,9 @@ func (s *Store) ExpectArchive(ctx context.Context) error {
 }
 
 // Archived notes, for the metrics, that the archive has a ledger's first
-// booked rows.
+// booked rows. It is as good as [Store.ExpectArchive].
 func (s *Store) Archived(ctx context.Context, k ledger.Kind, booked int64) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	if err := s.rdb.HSet(ctx, s.key("archive"), string(k), booked, "at", s.NowMS()).Err(); err != nil {
-		return unavailable(err)
-	}
-	return nil
+	return s.markArchive(ctx, func(p redis.Pipeliner, key string) { p.HSet(ctx, key, string(k), booked, "at", s.NowMS()) })
 }
 
 // archive reads how far the archive has come; nil when none is configured.

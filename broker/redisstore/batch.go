@@ -20,6 +20,8 @@ const (
 	// batchKeep is how long a batch stays after its last line; one that has
 	// jobs stays as long as the last of them may be read.
 	batchKeep = time.Hour
+	// emptyKeep is how long one of which no line is on record stays.
+	emptyKeep = 10 * time.Minute
 )
 
 // OpenBatch begins a run of lines: under a new batch, or one on record. With
@@ -34,7 +36,8 @@ func (s *Store) OpenBatch(ctx context.Context, id, producer string, again bool, 
 }
 
 func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most int) (run int64, err error) {
-	v, err := s.run(ctx, scriptOpenBatch, id, producer, mode, batchKeep.Milliseconds(), most, broker.BatchReceiving.Milliseconds(), recentBatches)
+	sent := time.Now()
+	v, err := s.run(ctx, scriptOpenBatch, id, producer, mode, batchKeep.Milliseconds(), most, broker.BatchReceiving.Milliseconds(), recentBatches, emptyKeep.Milliseconds())
 	if err != nil {
 		return 0, err
 	}
@@ -43,7 +46,7 @@ func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most i
 	if r.err != nil {
 		return 0, r.err
 	}
-	s.saw(now)
+	s.saw(sent, now)
 	switch what {
 	case "missing":
 		return 0, broker.ErrBatchNotFound
@@ -61,12 +64,15 @@ func (s *Store) openBatch(ctx context.Context, id, producer, mode string, most i
 // when the run has no more. Lines with jobs were put down when those were
 // admitted.
 func (s *Store) SetLines(ctx context.Context, batch string, last bool, lines ...broker.BatchLine) error {
-	receiving := broker.BatchReceiving.Milliseconds()
+	receiving, keep := broker.BatchReceiving.Milliseconds(), batchKeep
 	if last {
 		receiving = 0
 	}
+	if len(lines) == 0 {
+		keep = emptyKeep
+	}
 	args := make([]any, 0, 3+4*len(lines))
-	args = append(args, batch, batchKeep.Milliseconds(), receiving)
+	args = append(args, batch, keep.Milliseconds(), receiving)
 	for i := range lines {
 		l := &lines[i]
 		args = append(args, l.Name, l.At, l.Reason, l.Said)
@@ -202,8 +208,8 @@ func (s *Store) fillLines(ctx context.Context, key string, lines []broker.BatchL
 			lines[i].Reason, lines[i].Said = what, []byte(of)
 			continue
 		}
-		if err := lines[i].Path.UnmarshalText([]byte(what)); err != nil {
-			return err
+		if lines[i].Path.UnmarshalText([]byte(what)) != nil {
+			continue // one that cannot be read hides none of the others
 		}
 		lines[i].JobID, ids[i] = of, of
 	}

@@ -101,19 +101,19 @@ func interleavings(t *testing.T, h0 *harness) {
 					rt.Fatalf("%s with %+v and %d to come", got.Jobs[0].Path, producer, o.CostMicro)
 				}
 			},
-			"rescue": func(*rapid.T) {
+			"offer a claimed job again": func(*rapid.T) {
 				if a := some(); a != nil && a.claim.Path == slackgate.Free {
 					o := budgetedOffer(a.claim.ID, 7000, 1_000_000)
 					j := broker.Submission{Spec: a.claim.Spec}
-					o.Job, o.Claim = &j, a.claim
+					o.Job, o.Again = &j, &broker.Again{From: a.claim.Path, Fence: a.claim.Fence}
 					_, err := h.Admit(bg, openPools(), []broker.Offer{o})
 					h.must(err)
 				}
 			},
-			"move": func(*rapid.T) {
+			"offer a waiting job again": func(*rapid.T) {
 				if jobs > 0 {
 					o := budgetedOffer(fmt.Sprintf("j%d", rapid.IntRange(1, jobs).Draw(rt, "job")), 7000, 1_000_000)
-					o.Move, o.Bounds = true, anywhere(path())
+					o.Again, o.Bounds = &broker.Again{From: path(), Revoke: rapid.Bool().Draw(rt, "or revoke it")}, anywhere(path())
 					_, err := h.Admit(bg, openPools(), []broker.Offer{o})
 					h.must(err)
 				}

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"time"
 
 	"leeway/slackgate"
 )
@@ -14,6 +15,7 @@ func (s *Store) Budgets(ctx context.Context, budgets map[string]*slackgate.Budge
 	for f := range budgets {
 		fields = append(fields, f)
 	}
+	sent := time.Now()
 	v, err := s.run(ctx, scriptBudgets, fields...)
 	if err != nil {
 		return 0, err
@@ -27,6 +29,6 @@ func (s *Store) Budgets(ctx context.Context, budgets map[string]*slackgate.Budge
 	if r.err != nil {
 		return 0, r.err
 	}
-	s.saw(nowMS)
+	s.saw(sent, nowMS)
 	return nowMS, nil
 }

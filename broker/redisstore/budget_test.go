@@ -18,7 +18,7 @@ var budgetBehaviours = []behaviour{
 	{"every exit gives the reservation back", budgetExits},
 	{"a lost worker's attempts stay charged", budgetLostWorker},
 	{"a job that leaves paid leaves its reservation", budgetMoves},
-	{"a job rescued to paid is reserved for", budgetRescue},
+	{"a claimed job that paid takes over is reserved for", budgetTakenOver},
 	{"budgets of yesterday are spent no more", budgetNextDay},
 	{"spend is counted without a budget too", spentWithoutBudget},
 	{"unfinished jobs are counted by producer", liveJobs},
@@ -259,7 +259,7 @@ func budgetMoves(t *testing.T, h *harness) {
 	h.live(10, 10)
 	h.putBudgeted("j", 15_000, 15_000)
 	o := offerTo(slackgate.Free, testJob("j", 60_000))
-	o.Move = true
+	o.Again = &broker.Again{From: slackgate.Paid}
 	got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Free {
@@ -267,7 +267,7 @@ func budgetMoves(t *testing.T, h *harness) {
 	}
 	h.wantCharged("moved to free", 0, 0)
 	back := budgetedOffer("j", 15_001, 15_000)
-	back.Move = true
+	back.Again = &broker.Again{From: slackgate.Free}
 	got, err = h.Admit(bg, openPools(), []broker.Offer{back})
 	h.must(err)
 	if got.Jobs[0].Path != slackgate.Reject {
@@ -279,7 +279,7 @@ func budgetMoves(t *testing.T, h *harness) {
 	h.wantCharged("moved to paid", 0, 15_000)
 }
 
-func budgetRescue(t *testing.T, h *harness) {
+func budgetTakenOver(t *testing.T, h *harness) {
 	h.live(10, 10)
 	h.put(slackgate.Free, testJob("j", 60_000))
 	c := h.claim(slackgate.Free)
@@ -288,14 +288,14 @@ func budgetRescue(t *testing.T, h *harness) {
 		want  slackgate.Path
 	}{{14_999, slackgate.Reject}, {15_000, slackgate.Paid}} {
 		o := budgetedOffer("j", 15_000, tt.limit)
-		o.Claim = c
+		o.Again = &broker.Again{From: c.Path, Fence: c.Fence}
 		got, err := h.Admit(bg, openPools(), []broker.Offer{o})
 		h.must(err)
 		if got.Jobs[0].Path != tt.want {
 			t.Errorf("a budget of %d: %+v", tt.limit, got.Jobs[0])
 		}
 	}
-	h.wantCharged("rescued", 0, 15_000)
+	h.wantCharged("taken over", 0, 15_000)
 }
 
 func budgetNextDay(_ *testing.T, h *harness) {
@@ -341,7 +341,7 @@ func liveJobs(t *testing.T, h *harness) {
 	h.put(slackgate.Free, testJob("b", 60_000))
 	live("one in each pool", 2)
 	move := offerTo(slackgate.Free, testJob("a", 60_000))
-	move.Move = true
+	move.Again = &broker.Again{From: slackgate.Paid}
 	_, err := h.Admit(bg, openPools(), []broker.Offer{move})
 	h.must(err)
 	live("one moved", 2)

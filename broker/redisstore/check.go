@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"leeway/broker"
 	"leeway/broker/ledger"
@@ -36,7 +37,8 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Open(open)
+	b.Open(open.Rows)
+	b.Unreadable(ledger.ItemOpen, open.Unreadable...)
 	books, err := s.readBooks(ctx, ledger.MostHeld)
 	if err != nil {
 		return nil, err
@@ -50,6 +52,10 @@ func (s *Store) CheckLedgers(ctx context.Context) (*ledger.Report, error) {
 	); err != nil {
 		return nil, err
 	}
+	if open, err = s.OpenSpendRows(ctx); err != nil {
+		return nil, err
+	}
+	b.StillOpen(open.Rows)
 	return b.Report(), nil
 }
 
@@ -58,6 +64,7 @@ func (s *Store) Books(ctx context.Context) (*ledger.Books, error) { return s.rea
 
 // readBooks reads the books, and the budgets with up to mostHeld reservations.
 func (s *Store) readBooks(ctx context.Context, mostHeld int) (*ledger.Books, error) {
+	sent := time.Now()
 	v, err := s.run(ctx, scriptBooks, ledger.GraceMS, mostHeld)
 	if err != nil {
 		return nil, err
@@ -91,7 +98,7 @@ func (s *Store) readBooks(ctx context.Context, mostHeld int) (*ledger.Books, err
 	if r.err != nil {
 		return nil, r.err
 	}
-	s.saw(b.NowMS)
+	s.saw(sent, b.NowMS)
 	return b, nil
 }
 
@@ -291,6 +298,11 @@ func checkRows[T any](ctx context.Context, s *Store, b *ledger.Balance, books *l
 		p, err := read(ctx, &ledger.Filter{}, cursor, broker.MaxPage)
 		if err != nil {
 			return err
+		}
+		for _, u := range p.Unreadable {
+			if ledger.CompareIDs(u.ID, ext.Last) <= 0 {
+				b.Unreadable(ledger.TotalsItem(k), u)
+			}
 		}
 		for i := range p.Rows {
 			r := &p.Rows[i]

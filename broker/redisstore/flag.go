@@ -45,13 +45,25 @@ func (s *Store) Flags(ctx context.Context) (*flag.Table, error) {
 // trail. The last write wins. hold is how long it stays; 0: until it is
 // cleared.
 func (s *Store) SetFlag(ctx context.Context, n flag.Name, class, value, by, reason string, hold time.Duration) error {
-	v, err := s.run(ctx, scriptFlag, flag.Key(n, class), string(n), class, value, by, reason, hold.Milliseconds())
+	_, err := s.setFlag(ctx, &flag.Entry{Name: n, Class: class, Value: value, By: by, Reason: reason}, hold, "")
+	return err
+}
+
+// AlignFlag sets a flag as e says while the flags are those of that version, and
+// reports whether they were.
+func (s *Store) AlignFlag(ctx context.Context, version int64, e *flag.Entry, hold time.Duration) (bool, error) {
+	return s.setFlag(ctx, e, hold, strconv.FormatInt(version, 10))
+}
+
+func (s *Store) setFlag(ctx context.Context, e *flag.Entry, hold time.Duration, seen string) (bool, error) {
+	sent := time.Now()
+	v, err := s.run(ctx, scriptFlag, e.Key(), string(e.Name), e.Class, e.Value, e.By, e.Reason, hold.Milliseconds(), seen)
 	if err != nil {
-		return err
+		return false, err
 	}
 	r := asReply(v)
-	s.saw(r.int())
-	return r.err
+	s.saw(sent, r.int())
+	return r.int() != 0, r.err
 }
 
 // Audit reads the newest changes of flags, newest first.

@@ -78,12 +78,22 @@ func (s *Store) TakeOutBackend(ctx context.Context, name string, o broker.TakenO
 	return nil
 }
 
-// PutBackBackend undoes TakeOutBackend. Putting back one that was not out is
-// no error.
+// putBackFor is how long workers, which look once a second, are told that a
+// backend was put back.
+const putBackFor = 10 * time.Second
+
+// PutBackBackend undoes TakeOutBackend, and tells all workers to forget what has
+// made them leave the backend alone.
 func (s *Store) PutBackBackend(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	if err := s.rdb.HDel(ctx, s.key("backends", "out"), name).Err(); err != nil {
+	_, err := s.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.HDel(ctx, s.key("backends", "out"), name)
+		p.Del(ctx, s.key("backends", "held", name))
+		p.Set(ctx, s.key("backends", "back", name), s.NowMS(), putBackFor)
+		return nil
+	})
+	if err != nil {
 		return unavailable(err)
 	}
 	return nil
@@ -105,11 +115,11 @@ func (s *Store) BackendOrders(ctx context.Context, names []string) ([]broker.Bac
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var outs *redis.SliceCmd
-	held := make([]*redis.DurationCmd, len(names))
+	held, back := make([]*redis.DurationCmd, len(names)), make([]*redis.StringCmd, len(names))
 	_, err := s.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
 		outs = p.HMGet(ctx, s.key("backends", "out"), names...)
 		for i, n := range names {
-			held[i] = p.PTTL(ctx, s.key("backends", "held", n))
+			held[i], back[i] = p.PTTL(ctx, s.key("backends", "held", n)), p.Get(ctx, s.key("backends", "back", n))
 		}
 		return nil
 	})
@@ -119,6 +129,7 @@ func (s *Store) BackendOrders(ctx context.Context, names []string) ([]broker.Bac
 	orders := make([]broker.BackendOrders, len(names))
 	for i := range names {
 		orders[i].HeldFor = max(held[i].Val(), 0)
+		orders[i].BackAtMS, _ = back[i].Int64() // 0: not put back, or nonsense
 		raw, ok := outs.Val()[i].(string)
 		if !ok {
 			continue

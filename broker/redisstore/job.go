@@ -14,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"leeway/broker"
-	"leeway/slackgate"
 )
 
 func member(w broker.Worker) string { return w.ID + "|" + strconv.Itoa(w.Slots) }
@@ -36,56 +35,6 @@ func (s *Store) Leave(ctx context.Context, w broker.Worker) error {
 	return nil
 }
 
-// Claim takes the most urgent waiting job of a pool under a lease, which ends
-// soon after the job's deadline at the latest. It returns nil when nothing
-// waits or every slot of the pool is taken; the report tells the two apart.
-func (s *Store) Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (c *broker.Claim, found broker.ClaimReport, err error) {
-	// Counted from here: a slow store shortens the time a job has, and never
-	// lengthens it.
-	sent := time.Now()
-	v, err := s.run(ctx, scriptClaim, path.String(), limit, lease.Milliseconds(), s.keepMS, s.books, s.closeByMS())
-	if err != nil {
-		return nil, found, err
-	}
-	r := asReply(v)
-	now, what := r.int(), r.string()
-	found = broker.ClaimReport{Full: what == "full", Ended: r.jobs()}
-	for gone := range r.groups(2) {
-		found.Lost = append(found.Lost, broker.Lost{Path: path, Class: gone[0], ID: gone[1]})
-	}
-	if r.err != nil {
-		return nil, found, r.err
-	}
-	s.saw(now)
-	if what != "job" {
-		return nil, found, nil
-	}
-	c = &broker.Claim{Path: path, ClaimedAt: sent}
-	id := r.string()
-	c.Fence, c.Offers, c.Attempts = r.int(), int(r.int()), int(r.int())
-	c.AcceptedAtMS, c.DeadlineAtMS, c.ReserveMS = r.int(), r.int(), r.int()
-	// A clock that stepped back behind the admission gives no job more time
-	// than it came with.
-	c.NowMS = max(now, c.AcceptedAtMS)
-	spec, admission, text := r.string(), r.string(), r.string()
-	c.FlagsVersion = r.int()
-	if r.err != nil {
-		return nil, found, r.err
-	}
-	err = errors.Join(
-		json.Unmarshal([]byte(spec), &c.Spec),
-		json.Unmarshal([]byte(admission), &c.Admission),
-	)
-	c.ID = id
-	if err != nil {
-		// The job is claimed and cannot be read: the caller fails it.
-		c.Spec = broker.Spec{ID: id}
-		return c, found, fmt.Errorf("job %s: record: %w", id, err)
-	}
-	c.Text, c.Instruction = readText(text)
-	return c, found, nil
-}
-
 // Renew prolongs a claim's lease, as far as Claim would.
 func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration) (broker.Lease, error) {
 	v, err := s.run(ctx, scriptRenew, c.Path.String(), c.ID, c.Fence, lease.Milliseconds(), s.closeByMS())
@@ -94,29 +43,6 @@ func (s *Store) Renew(ctx context.Context, c *broker.Claim, lease time.Duration)
 	}
 	n, _ := v.(int64)
 	return broker.Lease(n), nil
-}
-
-// OpenSpend writes the row of an attempt before its backend is called.
-// ErrFenced: the job is no longer this claim's and no backend may be called.
-func (s *Store) OpenSpend(ctx context.Context, c *broker.Claim, row *broker.SpendRow) error {
-	row.DueAtMS = c.DeadlineAtMS
-	return s.openSpend(ctx, row, strconv.FormatInt(c.Fence, 10))
-}
-
-func (s *Store) openSpend(ctx context.Context, row *broker.SpendRow, fence string) error {
-	row.OpenedAtMS = s.NowMS()
-	raw, err := json.Marshal(row)
-	if err != nil {
-		return err
-	}
-	v, err := s.run(ctx, scriptOpen, row.JobID, fence, row.Attempt, raw, row.DueAtMS, row.MaxCostMicro)
-	if err != nil {
-		return err
-	}
-	if n, _ := v.(int64); n != 1 {
-		return broker.ErrFenced
-	}
-	return nil
 }
 
 // settleArgs is how many arguments a script takes for each attempt to settle.
@@ -156,37 +82,11 @@ type details struct {
 	FirstRoute      string `json:"first_route,omitempty"`
 	FirstOutcome    string `json:"first_outcome,omitempty"`
 	FallbackOutcome string `json:"fallback_outcome,omitempty"`
+	Detail          string `json:"detail,omitempty"`
 
+	Model        string        `json:"model,omitempty"`
 	FinishReason string        `json:"finish_reason,omitempty"`
 	Usage        *broker.Usage `json:"usage,omitempty"`
-}
-
-// Finish commits a claim's outcome, its answer, its ledger rows and the
-// release of its promise in one step. Repeating it is harmless. It returns the
-// job as it ended, without its answer; its outcome is cancelled when a cancel came
-// in time. ErrFenced: another holder has the job; only the settlements were booked.
-func (s *Store) Finish(ctx context.Context, c *broker.Claim, f *broker.Finish, rows ...broker.SpendRow) (*broker.Job, error) {
-	more, err := json.Marshal(details{f.FirstRoute, f.FirstOutcome, f.FallbackOutcome, f.FinishReason, f.Usage})
-	if err != nil {
-		return nil, err
-	}
-	args, err := s.appendSettlements([]any{c.ID, c.Fence, string(f.Outcome), string(f.Cause), f.Reason, f.Backend, f.FirstByteMS,
-		more, f.Answer, s.keepMS, s.books}, rows)
-	if err != nil {
-		return nil, err
-	}
-	v, err := s.run(ctx, scriptFinish, args...)
-	if err != nil {
-		return nil, err
-	}
-	switch ended := asReply(v); {
-	case ended.err != nil:
-		return nil, ended.err
-	case !ended.more():
-		return nil, broker.ErrFenced
-	default:
-		return ended.job(), ended.err
-	}
 }
 
 // Handback returns a claimed job to its old place in the order and books what
@@ -338,6 +238,6 @@ func readJob(id string, m map[string]string, answer string) (*broker.Job, error)
 		j.FirstByteMS = &fb
 	}
 	j.FirstRoute, j.FirstOutcome, j.FallbackOutcome = more.FirstRoute, more.FirstOutcome, more.FallbackOutcome
-	j.FinishReason, j.Usage = more.FinishReason, more.Usage
+	j.Detail, j.Model, j.FinishReason, j.Usage = more.Detail, more.Model, more.FinishReason, more.Usage
 	return j, nil
 }

@@ -3,34 +3,15 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"leeway/broker"
 	"leeway/slackgate/latency"
 )
 
 // latencyKeepMS is how long slices are kept: the widest window and one more
 // slice.
 const latencyKeepMS = 15*60_000 + 2*latency.SliceMS
-
-// Measure counts calls.
-func (s *Store) Measure(ctx context.Context, samples ...latency.Sample) error {
-	if len(samples) == 0 {
-		return nil
-	}
-	args := []any{latency.SliceMS, latencyKeepMS, latency.SumField}
-	for _, m := range samples {
-		sum := m.MS
-		if m.Cut {
-			sum = -1
-		}
-		args = append(args, m.Key(), latency.Field(m.MS, m.Cut), sum)
-	}
-	_, err := s.run(ctx, scriptMeasure, args...)
-	return err
-}
 
 // Slices reads the counts of the slices from..to of each series; an empty
 // slice is nil. What cannot be read as a count is left out: it was not written
@@ -69,22 +50,6 @@ func histogram(counts []any) *latency.Histogram {
 		}
 	}
 	return h
-}
-
-// SawFirstByte notes that a claimed job's first answer text came: from then on
-// it does not count as a call without one.
-func (s *Store) SawFirstByte(ctx context.Context, c *broker.Claim) error {
-	_, err := s.run(ctx, scriptFirstByte, c.Path.String(), c.ID, c.Fence)
-	return err
-}
-
-// probeDue is when a probe must be over.
-const probeDue = time.Minute
-
-// OpenProbe writes the spend row of a probe, which belongs to no job.
-func (s *Store) OpenProbe(ctx context.Context, row *broker.SpendRow) error {
-	row.DueAtMS = s.NowMS() + probeDue.Milliseconds()
-	return s.openSpend(ctx, row, "probe")
 }
 
 // TurnToProbe reports whether this process may probe a pool now; no other one

@@ -231,7 +231,7 @@ func layout2(t *testing.T, h *harness) {
 		t.Errorf("cancel: %v, %v", got, err)
 	}
 	o := offerTo(slackgate.Free, testJob("e moved", 50_000))
-	o.Move = true
+	o.Again = &broker.Again{From: slackgate.Paid}
 	if got, err := h.Admit(bg, openPools(), []broker.Offer{o}); err != nil || got.Jobs[0].Path != slackgate.Free {
 		t.Errorf("moved: %+v, %v", got, err)
 	}

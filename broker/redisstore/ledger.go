@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,11 +23,11 @@ var streams = map[ledger.Kind]string{ledger.Spend: "spend", ledger.Misses: "miss
 const pageReads = 10
 
 // SpendRows reads settled spend rows that a filter wants after a cursor, oldest
-// first.
+// first. Those that cannot be read are told apart; see [broker.Page].
 func (s *Store) SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error) {
 	return page(ctx, s, ledger.Spend, f, cursor, limit, func(m redis.XMessage) (row broker.SpendRow, wanted bool, err error) {
 		raw, _ := m.Values["row"].(string)
-		err = json.Unmarshal([]byte(raw), &row)
+		err = readSpend(raw, &row)
 		row.ID = m.ID
 		return row, f.WantsSpend(&row), err
 	})
@@ -40,9 +41,28 @@ func (s *Store) MissRows(ctx context.Context, f *ledger.Filter, cursor string, l
 	})
 }
 
+// readSpend reads a spend row. An archive has no room for a larger number of an
+// attempt.
+func readSpend(raw string, row *broker.SpendRow) error {
+	if err := json.Unmarshal([]byte(raw), row); err != nil {
+		return err
+	}
+	if row.Attempt < 0 || row.Attempt > math.MaxInt32 {
+		return fmt.Errorf("attempt: %d is outside 0..%d", row.Attempt, math.MaxInt32)
+	}
+	return nil
+}
+
 func missRow(m redis.XMessage) (broker.MissRow, error) {
+	var bad error
 	str := func(f string) string { v, _ := m.Values[f].(string); return v }
-	num := func(f string) int64 { n, _ := strconv.ParseInt(str(f), 10, 64); return n }
+	num := func(f string) int64 {
+		n, err := strconv.ParseInt(cmp.Or(str(f), "0"), 10, 64)
+		if err != nil {
+			bad = fmt.Errorf("%s: %w", f, err)
+		}
+		return n
+	}
 	var adm broker.Admission
 	row := broker.MissRow{
 		ID: m.ID, JobID: str("job_id"), Class: str("class"), Producer: str("producer"), Backend: str("backend"),
@@ -54,10 +74,10 @@ func missRow(m redis.XMessage) (broker.MissRow, error) {
 		return row, err
 	}
 	if err := json.Unmarshal([]byte(str("admission")), &adm); err != nil {
-		return row, err
+		return row, fmt.Errorf("admission: %w", err)
 	}
 	row.SlackMS, row.QueueAgeMS, row.PredictedWaitMS = adm.SlackMS, adm.QueueAgeMS, adm.PredictedWaitMS
-	return row, nil
+	return row, bad
 }
 
 // page reads rows in reads of their own, each within the store's timeout.
@@ -93,15 +113,16 @@ func page[T any](ctx context.Context, s *Store, k ledger.Kind, f *ledger.Filter,
 			return nil, err
 		}
 		for _, m := range msgs {
-			row, wanted, err := read(m)
-			if err != nil {
-				return nil, fmt.Errorf("ledger %s: row %s: %w", k, m.ID, err)
-			}
-			if !wanted {
+			switch row, wanted, err := read(m); {
+			case err != nil:
+				raw, _ := json.Marshal(m.Values) //nolint:errchkjson // texts by name
+				p.Unreadable = append(p.Unreadable, broker.Unreadable{ID: m.ID, Why: err.Error(), Raw: string(raw)})
+			case wanted:
+				p.Rows = append(p.Rows, row)
+			default:
 				continue
 			}
-			p.Rows = append(p.Rows, row)
-			if len(p.Rows) == limit {
+			if len(p.Rows)+len(p.Unreadable) == limit {
 				p.Next = m.ID
 				return p, nil
 			}
@@ -147,24 +168,25 @@ func isCursor(c string) bool {
 	return ok
 }
 
-// OpenSpendRows reads the attempts that are not settled.
-func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
+// OpenSpendRows reads the attempts that are not settled, as one page.
+func (s *Store) OpenSpendRows(ctx context.Context) (*broker.Page[broker.SpendRow], error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	m, err := s.rdb.HGetAll(ctx, s.key("spend", "open")).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	rows := make([]broker.SpendRow, 0, len(m))
+	p := &broker.Page[broker.SpendRow]{Rows: make([]broker.SpendRow, 0, len(m))}
 	for k, raw := range m {
 		var row broker.SpendRow
-		if err := json.Unmarshal([]byte(raw), &row); err != nil {
-			return nil, fmt.Errorf("open spend row %s: %w", k, err)
+		if err := readSpend(raw, &row); err != nil {
+			p.Unreadable = append(p.Unreadable, broker.Unreadable{ID: k, Why: err.Error(), Raw: raw})
+			continue
 		}
 		row.MaxInputTokens, row.MaxOutputTokens = 0, 0
-		rows = append(rows, row)
+		p.Rows = append(p.Rows, row)
 	}
-	return rows, nil
+	return p, nil
 }
 
 // minutesRead bounds the minutes of one round trip, whose commands must fit

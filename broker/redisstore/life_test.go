@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"leeway/broker"
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 )
 
 var lifeBehaviours = []behaviour{
@@ -23,6 +27,172 @@ var lifeBehaviours = []behaviour{
 	{"purge deletes text and answer only", purge},
 	{"ends and cancels are announced", announced},
 	{"an unreadable record fails its job", unreadable},
+	{"steps of several slots share a call, and each stands for itself", sharedSteps},
+	{"a claim whose reply was lost is given again", claimAgain},
+	{"a call gives out so many bytes of texts", claimLater},
+}
+
+func claimAgain(t *testing.T, h *harness) {
+	h.live(2, 0)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		h.put(slackgate.Paid, testJob(id, 60_000))
+	}
+	a := h.claim(slackgate.Paid)
+	next := func(job *broker.Claim, again bool) *broker.Claim {
+		t.Helper()
+		step := &broker.Step{Job: job, Finish: usable("x"), Claim: true, Again: again}
+		h.must(h.Steps(bg, slackgate.Paid, 1000, time.Minute, step))
+		if step.Err != nil || step.Claimed == nil || step.Ended == nil || step.Ended.Outcome != broker.OutcomeUsable {
+			t.Fatalf("%+v, %v, %v", step.Ended, step.Err, step.Found.Err)
+		}
+		return step.Claimed
+	}
+	b := next(a, false)
+	again := next(a, true)
+	again.ClaimedAt, again.NowMS, again.Admission = b.ClaimedAt, b.NowMS, b.Admission
+	if diff := cmp.Diff(b, again); b.ID != "b" || diff != "" {
+		t.Errorf("asked again, the slot of %s has another claim: %s", b.ID, diff)
+	}
+	if n := len(h.state().RunningAges[slackgate.Paid]); n != 1 {
+		t.Errorf("%d jobs run, want 1", n)
+	}
+	// Of a call that was never made nothing is to be had again; nor of a job that
+	// went to somebody else.
+	if c := next(b, true); c.ID != "c" {
+		t.Errorf("claimed %s, want c", c.ID)
+	}
+	h.must(h.rdb.HSet(bg, h.key("job", "c"), "fence", 7).Err())
+	if d := next(b, true); d.ID != "d" {
+		t.Errorf("claimed %s, want d", d.ID)
+	}
+
+	gone := &broker.Claim{Spec: broker.Spec{ID: "gone"}, Path: slackgate.Paid, Fence: 5}
+	step := &broker.Step{Job: gone, Finish: usable("x"), Claim: true}
+	h.put(slackgate.Paid, testJob("e", 60_000))
+	h.live(10, 0)
+	h.must(h.Steps(bg, slackgate.Paid, 1000, time.Minute, step))
+	if !errors.Is(step.Err, broker.ErrFenced) || step.Claimed == nil || step.Claimed.ID != "e" {
+		t.Errorf("%v, claimed %+v", step.Err, step.Claimed)
+	}
+	if h.rdb.Exists(bg, h.key("job", "gone")).Val() != 0 {
+		t.Error("a job that is gone has a record again")
+	}
+}
+
+func claimLater(t *testing.T, h *harness) {
+	h.live(10, 0)
+	for _, id := range []string{"a", "b", "c"} {
+		job := testJob(id, 60_000)
+		job.Text = strings.Repeat("x", mostTextBytes*2/3)
+		h.put(slackgate.Paid, job)
+	}
+	steps := []*broker.Step{{Claim: true}, {Claim: true}, {Claim: true}}
+	h.must(h.Steps(bg, slackgate.Paid, 1000, time.Minute, steps...))
+	for i, s := range steps {
+		if got := s.Claimed != nil; got != (i < 2) || s.Found.Later != (i == 2) {
+			t.Errorf("claim %d: %t, later: %t", i, got, s.Found.Later)
+		}
+	}
+	if c := h.claim(slackgate.Paid); c.ID != "c" {
+		t.Errorf("the next call claims %s, want c", c.ID)
+	}
+}
+
+func sharedSteps(t *testing.T, h *harness) {
+	h.live(4, 0)
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		h.put(slackgate.Paid, testJob(id, 60_000))
+	}
+	share := func(steps ...*broker.Step) {
+		t.Helper()
+		h.must(h.Steps(bg, slackgate.Paid, 1000, time.Minute, steps...))
+	}
+	var steps []*broker.Step
+	for range 5 {
+		steps = append(steps, &broker.Step{Claim: true})
+	}
+	share(steps...)
+	var jobs []*broker.Claim
+	for i, id := range []string{"a", "b", "c", "d"} {
+		c := steps[i].Claimed
+		if c == nil || c.ID != id || steps[i].Found.Err != nil {
+			t.Fatalf("step %d claimed %+v, %v; want %s", i, c, steps[i].Found.Err, id)
+		}
+		jobs = append(jobs, c)
+	}
+	if steps[4].Claimed != nil || !steps[4].Found.Full {
+		t.Errorf("a fifth slot of four claimed %+v", steps[4].Claimed)
+	}
+
+	gone := *jobs[2]
+	gone.Fence++
+	steps = steps[:0]
+	for i := range jobs {
+		c := jobs[i]
+		if i == 2 {
+			c = &gone
+		}
+		row := h.attempt(c, 1, 5, 0)
+		steps = append(steps, &broker.Step{Job: c, Answers: true, Open: &row})
+	}
+	share(steps...)
+	for i, s := range steps {
+		if fenced := errors.Is(s.Err, broker.ErrFenced); fenced != (i == 2) || s.Err != nil && !fenced {
+			t.Errorf("row of %s: %v", s.Job.ID, s.Err)
+		}
+	}
+
+	// A record that makes a script fail: whatever stands beside it is booked.
+	h.must(h.rdb.Rename(bg, h.key("job", "d"), h.key("job", "aside")).Err())
+	h.must(h.rdb.Set(bg, h.key("job", "d"), "x", 0).Err())
+	end := func(c *broker.Claim, f *broker.Finish) *broker.Step {
+		row := h.attempt(c, 1, 5, 0)
+		return &broker.Step{Job: c, Finish: f, Settled: []broker.SpendRow{row}, Samples: []latency.Sample{
+			{Series: latency.Series{Name: "b", Kind: latency.Hold}, MS: 700},
+		}}
+	}
+	short := &broker.Finish{Outcome: broker.OutcomeTruncated, Cause: broker.CauseTruncated, FirstByteMS: 3}
+	steps = []*broker.Step{end(jobs[3], usable("x")), end(jobs[0], usable("x")), end(&gone, usable("x")), end(jobs[1], short)}
+	steps[0].Claim, steps[3].Claim = true, true
+	h.must(h.rdb.Set(bg, h.key("latency", "b", "hold", strconv.FormatInt(h.NowMS()/latency.SliceMS, 10)), "no hash", time.Minute).Err())
+	share(steps...)
+	if steps[0].Claimed != nil || !steps[0].Found.Later {
+		t.Errorf("a slot whose job did not end has claimed %+v", steps[0].Claimed)
+	}
+	if err := steps[0].Err; err == nil || errors.Is(err, broker.ErrFenced) {
+		t.Errorf("a job whose record is broken ended: %v", err)
+	}
+	if !errors.Is(steps[2].Err, broker.ErrFenced) || steps[2].Ended != nil {
+		t.Errorf("a fenced job ended: %v", steps[2].Err)
+	}
+	for i, want := range map[int]broker.Outcome{1: broker.OutcomeUsable, 3: broker.OutcomeTruncated} {
+		if steps[i].Err != nil || steps[i].Ended == nil || steps[i].Ended.Outcome != want {
+			t.Errorf("%s: %+v, %v; want %s", steps[i].Job.ID, steps[i].Ended, steps[i].Err, want)
+		}
+	}
+	e := steps[3].Claimed
+	if e == nil || e.ID != "e" {
+		t.Fatalf("the slot that became free took %+v, %v", e, steps[3].Found.Err)
+	}
+	h.must(h.rdb.Del(bg, h.key("job", "d")).Err())
+	h.must(h.rdb.Rename(bg, h.key("job", "aside"), h.key("job", "d")).Err())
+
+	steps = []*broker.Step{end(jobs[3], usable("x")), end(jobs[2], usable("x")), {Job: e, Finish: usable("x")}}
+	share(steps...)
+	for _, s := range steps {
+		if s.Err != nil {
+			t.Errorf("%s: %v", s.Job.ID, s.Err)
+		}
+	}
+	tot := h.totals()
+	for name, want := range map[string]int64{
+		"outcome:paid:usable": 4, "outcome:paid:truncated": 1, "attempts:paid": 3, "cost_micro:paid:USD": 15, "miss:paid": 1,
+	} {
+		if tot[name] != want {
+			t.Errorf("%s is %d, want %d", name, tot[name], want)
+		}
+	}
+	h.balanced()
 }
 
 func wholeLife(t *testing.T, h *harness) {
@@ -126,6 +296,7 @@ func outcomes(t *testing.T, h *harness) {
 	causes := map[broker.Outcome]broker.Cause{
 		broker.OutcomeLate: broker.CauseLateFirstByte, broker.OutcomeExpired: broker.CauseExpiredInQueue,
 		broker.OutcomeEmpty: broker.CauseEmpty, broker.OutcomeTruncated: broker.CauseTruncated, broker.OutcomeFailed: broker.CauseFailed,
+		broker.OutcomeRevoked: broker.CauseCapacityLost,
 	}
 	for _, o := range broker.Outcomes {
 		id := "j-" + string(o)
@@ -319,7 +490,7 @@ func unreadable(t *testing.T, h *harness) {
 	}
 	h.must(h.ReportBackends(bg, "sane", []broker.BackendState{{Backend: "b"}}, time.Hour))
 	h.must(h.ReportBackends(bg, "insane", nil, time.Hour))
-	h.must(h.rdb.Set(bg, h.key("fleet", "insane"), "{", 0).Err())
+	h.must(h.rdb.Set(bg, h.key("fleet", "insane"), "{", time.Hour).Err())
 	if states, err := h.Backends(bg); err != nil || len(states) != 1 || states[0].Worker != "sane" {
 		t.Errorf("a report that cannot be read beside another: %+v, %v", states, err)
 	}

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"leeway/broker"
 	"leeway/slackgate"
 )
@@ -19,7 +17,7 @@ var mendBehaviours = []behaviour{
 	{"a lease ends soon after the deadline", leaseEnds},
 	{"a lost lease is offered twice more, then failed", lostLease},
 	{"a lost lease without slack fails at once", lostLeaseNoSlack},
-	{"a lost lease is offered again as the gate's re-check says", lostLeaseRechecked},
+	{"a job that no pool can keep is revoked once", revoked},
 	{"a lost lease of a cancelled job is cancelled", lostLeaseCancelled},
 	{"a worker that was given up for lost changes nothing", backFromTheDead},
 	{"a job whose record is gone is set aside", recordGone},
@@ -35,11 +33,9 @@ var mendBehaviours = []behaviour{
 	{"strays are looked for in turn", straysInTurn},
 }
 
-var p95s = [slackgate.NumPaths]int64{slackgate.Paid: 1200, slackgate.Free: 4000}
-
 func (h *harness) sweep() *broker.Swept {
 	h.t.Helper()
-	s, err := h.Sweep(bg, p95s)
+	s, err := h.Sweep(bg)
 	h.must(err)
 	return s
 }
@@ -173,9 +169,9 @@ func lostLease(t *testing.T, h *harness) {
 func lostLeaseNoSlack(t *testing.T, h *harness) {
 	h.live(10, 10)
 	h.sweep()
-	// Paid needs 1,200 ms: one job has them when its lease lapses, one not.
+	// One job has slack left when its lease lapses, one not.
 	h.put(slackgate.Paid, testJob("enough", 600_000))
-	h.put(slackgate.Paid, testJob("short", 63_000))
+	h.put(slackgate.Paid, testJob("short", 62_000))
 	h.claim(slackgate.Paid)
 	h.claim(slackgate.Paid)
 	h.advance(60 * time.Second)
@@ -189,37 +185,45 @@ func lostLeaseNoSlack(t *testing.T, h *harness) {
 	h.balanced()
 }
 
-// Whatever is left of a job and known of the pools, the script and the gate's
-// own function agree.
-func lostLeaseRechecked(t *testing.T, h0 *harness) {
-	rapid.Check(t, func(rt *rapid.T) {
-		h := h0.fresh()
-		h.live(1, 1)
-		path := rapid.SampledFrom(slackgate.Paths[:]).Draw(rt, "pool")
-		var known [slackgate.NumPaths]int64
-		for _, p := range slackgate.Paths {
-			known[p] = rapid.Int64Range(0, 5000).Draw(rt, p.String()+" p95")
-		}
-		j := testJob("j", 2000+rapid.Int64Range(1000, 6000).Draw(rt, "slack"))
-		j.Rescue = rapid.Bool().Draw(rt, "may be re-routed")
-		h.put(path, j)
-		c := h.claim(path)
-		h.lastSweep(500 * time.Millisecond)
-		h.must(h.rdb.ZAdd(bg, h.key("running", path.String()), z(h.NowMS()-1000, "j")).Err())
-		passes := func() bool {
-			left := c.DeadlineAtMS - h.NowMS()
-			return slackgate.Reoffer(path, known, j.Rescue).Passes(left-c.ReserveMS, left)
-		}
-		before := passes()
-		s, err := h.Sweep(bg, known)
-		h.must(err)
-		if before != passes() {
-			return // time has gone past the boundary meanwhile
-		}
-		if offered := s.Reoffered == 1; offered != before || s.Reoffered+s.Failed != 1 {
-			rt.Fatalf("%s, p95s %v, may be re-routed %t: swept %+v, passes the re-check %t", path, known, j.Rescue, s, before)
-		}
-	})
+// A job that no pool takes is revoked in the step that offers it, once; one that
+// somebody else has claimed or moved meanwhile is left alone.
+func revoked(t *testing.T, h *harness) {
+	h.live(10, 10)
+	for _, id := range []string{"held", "stays", "goes"} {
+		h.put(slackgate.Free, testJob(id, 60_000))
+	}
+	h.put(slackgate.Paid, testJob("moved meanwhile", 60_000))
+	c := h.claim(slackgate.Free)
+	var offers []broker.Offer
+	for _, id := range []string{"held", "stays", "goes", "goes", "moved meanwhile", "unknown"} {
+		o := offerTo(slackgate.Paid, testJob(id, 60_000))
+		o.Bounds, o.Again = [2]slackgate.Bound{}, &broker.Again{From: slackgate.Free, Revoke: id != "stays"}
+		offers = append(offers, o)
+	}
+	got, err := h.Admit(bg, openPools(), offers)
+	h.must(err)
+	if len(got.Revoked) != 1 || got.Revoked[0].ID != "goes" {
+		t.Fatalf("revoked %+v", got.Revoked)
+	}
+	v := h.view("goes")
+	if v.State != broker.StateDone || v.Outcome != broker.OutcomeRevoked || v.Cause != broker.CauseCapacityLost || v.Path != slackgate.Free {
+		t.Errorf("%+v", v)
+	}
+	if rows := h.misses(); len(rows) != 1 || rows[0].JobID != "goes" || rows[0].Cause != broker.CauseCapacityLost || rows[0].Path != slackgate.Free {
+		t.Errorf("misses %+v", rows)
+	}
+	if got := h.totals()["outcome:free:revoked"]; got != 1 {
+		t.Errorf("counted %d times", got)
+	}
+	if v := h.view("moved meanwhile"); v.State != broker.StateWaiting {
+		t.Errorf("%+v", v)
+	}
+	if h.view("held").State != broker.StateRunning || h.view("stays").State != broker.StateWaiting {
+		t.Errorf("%+v, %+v", h.view("held"), h.view("stays"))
+	}
+	_, err = h.Finish(bg, c, usable("x"))
+	h.must(err)
+	h.balanced()
 }
 
 func lostLeaseCancelled(t *testing.T, h *harness) {

@@ -17,6 +17,7 @@ import (
 
 // State reads the gate's state.
 func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.PoolPolicy) (*broker.GateState, error) {
+	sent := time.Now()
 	v, err := s.run(ctx, scriptState, policy[slackgate.Paid].Limit, policy[slackgate.Free].Limit)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (s *Store) State(ctx context.Context, policy [slackgate.NumPaths]broker.Poo
 	if r.err != nil {
 		return nil, r.err
 	}
-	s.saw(st.NowMS)
+	s.saw(sent, st.NowMS)
 	return st, nil
 }
 
@@ -92,22 +93,18 @@ const (
 	mostGraces = 3
 )
 
-// Sweep ends waiting jobs whose first byte is past due, and offers again or
-// fails jobs whose lease has lapsed, by the pools' p95s of the first byte. Any
-// process may call it.
-func (s *Store) Sweep(ctx context.Context, firstByteP95MS [slackgate.NumPaths]int64) (*broker.Swept, error) {
-	least := func(path slackgate.Path, reroute bool) int64 {
-		return slackgate.Reoffer(path, firstByteP95MS, reroute).LeastSlackMS
-	}
+// Sweep ends waiting jobs whose first byte is past due, and puts back into their
+// order or fails jobs whose lease has lapsed. Any process may call it.
+func (s *Store) Sweep(ctx context.Context) (*broker.Swept, error) {
+	sent := time.Now()
 	v, err := s.run(ctx, scriptSweep, s.books, s.keepMS, sweepMost, MaxOffers,
-		least(slackgate.Paid, false), least(slackgate.Free, false), least(slackgate.Paid, true), least(slackgate.Free, true),
 		settleBy.Milliseconds()+s.keepOverdue, stoodStill.Milliseconds(), leaseGrace.Milliseconds(), s.keepOverdue, mostGraces)
 	if err != nil {
 		return nil, err
 	}
 	r := asReply(v)
 	now := r.int()
-	out := &broker.Swept{Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
+	out := &broker.Swept{JustBack: r.int() == 1, Expired: r.int(), Reoffered: r.int(), Failed: r.int()}
 	for gone := range r.groups(3) {
 		l := broker.Lost{Class: gone[1], ID: gone[2]}
 		if err := l.Path.UnmarshalText([]byte(gone[0])); err != nil {
@@ -119,7 +116,7 @@ func (s *Store) Sweep(ctx context.Context, firstByteP95MS [slackgate.NumPaths]in
 	if r.err != nil {
 		return nil, r.err
 	}
-	s.saw(now)
+	s.saw(sent, now)
 	return out, nil
 }
 
@@ -134,11 +131,12 @@ func (s *Store) Waiting(ctx context.Context, path slackgate.Path) (int64, error)
 	return n, nil
 }
 
-// WaitingIDs lists the most urgent waiting jobs of a pool.
-func (s *Store) WaitingIDs(ctx context.Context, path slackgate.Path, limit int) ([]string, error) {
+// WaitingIDs lists waiting jobs of a pool, the most urgent first, after skip of
+// them.
+func (s *Store) WaitingIDs(ctx context.Context, path slackgate.Path, skip, limit int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	members, err := s.rdb.ZRange(ctx, s.key("waiting", path.String()), 0, int64(limit)-1).Result()
+	members, err := s.rdb.ZRange(ctx, s.key("waiting", path.String()), int64(skip), int64(skip)+int64(limit)-1).Result()
 	if err != nil {
 		return nil, unavailable(err)
 	}

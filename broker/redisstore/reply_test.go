@@ -30,7 +30,7 @@ func (s scripted) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // in which one is short is an error, and no reading of the clock.
 func TestRepliesThatFallShort(t *testing.T) {
 	sweep := func(s *Store) error {
-		_, err := s.Sweep(t.Context(), [slackgate.NumPaths]int64{})
+		_, err := s.Sweep(t.Context())
 		return err
 	}
 	claim := func(s *Store) error {
@@ -42,16 +42,19 @@ func TestRepliesThatFallShort(t *testing.T) {
 		reply scripted
 		whole bool
 	}{
-		"claim":               {claim, scripted{int64(7), "none", int64(0), int64(2), "c", "id"}, true},
-		"claim, odd":          {claim, scripted{int64(7), "none", int64(0), int64(3), "c", "id", "c"}, false},
-		"claim, ends early":   {claim, scripted{int64(7), "none", int64(0), int64(2), "c"}, false},
-		"claim, no list":      {claim, scripted{int64(7), "none", int64(0), "x"}, false},
-		"sweep":               {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(3), "paid", "c", "id", int64(1), "ended", int64(2), "state", "done"}, true},
-		"sweep, half a job":   {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(0), int64(1), "ended", int64(2), "state"}, false},
-		"sweep, no jobs":      {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(0)}, false},
-		"sweep, odd":          {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(4), "paid", "c", "id", "free"}, false},
-		"sweep, no pool":      {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(3), "x", "c", "id"}, false},
-		"sweep, a number":     {sweep, scripted{int64(7), int64(0), int64(0), int64(1), int64(0), int64(5)}, false},
+		"claim":               {claim, scripted{int64(7), int64(5), "none", int64(0), int64(2), "c", "id"}, true},
+		"claim, odd":          {claim, scripted{int64(7), int64(6), "none", int64(0), int64(3), "c", "id", "c"}, false},
+		"claim, ends early":   {claim, scripted{int64(7), int64(4), "none", int64(0), int64(2), "c"}, false},
+		"claim, no list":      {claim, scripted{int64(7), int64(3), "none", int64(0), "x"}, false},
+		"claim, cut":          {claim, scripted{int64(7), int64(5), "none", int64(0)}, false},
+		"claim, failed":       {claim, scripted{int64(7), int64(-1), "out of memory"}, false},
+		"claim, no length":    {claim, scripted{int64(7), "none"}, false},
+		"sweep":               {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(3), "paid", "c", "id", int64(1), "ended", int64(2), "state", "done"}, true},
+		"sweep, half a job":   {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(0), int64(1), "ended", int64(2), "state"}, false},
+		"sweep, no jobs":      {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(0)}, false},
+		"sweep, odd":          {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(4), "paid", "c", "id", "free"}, false},
+		"sweep, no pool":      {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(3), "x", "c", "id"}, false},
+		"sweep, a number":     {sweep, scripted{int64(7), int64(0), int64(0), int64(0), int64(1), int64(0), int64(5)}, false},
 		"sweep, only a clock": {sweep, scripted{int64(7)}, false},
 	} {
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"})

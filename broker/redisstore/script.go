@@ -3,8 +3,10 @@ package redisstore
 import (
 	"embed"
 	"fmt"
+	"time"
 
 	"leeway/slackgate"
+	"leeway/slackgate/latency"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -18,11 +20,9 @@ var (
 	scriptAdmit     = load("admit")
 	scriptBeat      = load("beat")
 	scriptState     = load("state")
-	scriptClaim     = load("claim")
+	scriptStep      = load("step")
 	scriptRenew     = load("renew")
-	scriptOpen      = load("open")
 	scriptSettle    = load("settle")
-	scriptFinish    = load("finish")
 	scriptCancel    = load("cancel")
 	scriptHandback  = load("handback")
 	scriptSweep     = load("sweep")
@@ -34,9 +34,7 @@ var (
 	scriptLive      = load("live")
 	scriptReport    = load("report")
 	scriptFlag      = load("flag")
-	scriptMeasure   = load("measure")
 	scriptSlices    = load("slices")
-	scriptFirstByte = load("firstbyte")
 	scriptOpenBatch = load("openbatch")
 	scriptLines     = load("lines")
 	scriptDue       = load("due")
@@ -47,9 +45,14 @@ func load(name string) *redis.Script {
 	return redis.NewScript(layoutHead(LayoutVersion, layoutReads, layoutOpenTo) + body(name))
 }
 
+// lateAfter is how old an offer's numbers may be when the script comes to it, at
+// least.
+const lateAfter = 50 * time.Millisecond
+
 // constants are the numbers that a script and the code beside it both go by.
-var constants = fmt.Sprintf("local const = { rung_digits = %d, demand_fades_ms = %d, settle_args = %d }\n",
-	slackgate.RungDigits, demandFadesMS, settleArgs)
+var constants = fmt.Sprintf("local const = { rung_digits = %d, demand_fades_ms = %d, settle_args = %d, late_ms = %d, "+
+	"slice_ms = %d, slices_keep_ms = %d, sum_field = '%s' }\n",
+	slackgate.RungDigits, demandFadesMS, settleArgs, lateAfter.Milliseconds(), latency.SliceMS, latencyKeepMS, latency.SumField)
 
 func body(name string) string {
 	if name == "agree" {

@@ -53,7 +53,7 @@ type Store struct {
 	keepOverdue int64
 
 	held atomic.Bool // no script runs; see Hold
-	// clock is the last reading of Redis TIME and when it was taken.
+	// clock is what Redis TIME was at a local instant, as far as replies tell.
 	clock atomic.Pointer[reading]
 }
 
@@ -100,19 +100,34 @@ func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (any
 	return v, nil
 }
 
-// saw takes the store's clock from a reply.
-func (s *Store) saw(nowMS int64) {
-	s.clock.Store(&reading{nowMS: nowMS, at: time.Now()})
+// saw takes the store's clock from the reply to a call that was sent at a local
+// instant. How old the reply is nobody knows: the store read its clock at some time
+// since then. So what was believed stands, as long as that is possible.
+func (s *Store) saw(sent time.Time, nowMS int64) {
+	for {
+		was, now := s.clock.Load(), time.Now()
+		next := &reading{nowMS: nowMS, at: now}
+		if was != nil {
+			latest := nowMS + now.Sub(sent).Milliseconds()
+			next.nowMS = min(max(was.nowMS+now.Sub(was.at).Milliseconds(), nowMS), latest)
+		}
+		if s.clock.CompareAndSwap(was, next) {
+			return
+		}
+	}
 }
 
 // NowMS is the store's clock, carried forward on the local monotonic clock
-// since the last reply; 0 before the first.
-func (s *Store) NowMS() int64 {
+// since the last replies; 0 before the first.
+func (s *Store) NowMS() int64 { return s.atMS(time.Now()) }
+
+// atMS is a local instant on the store's clock; 0 before the first reply.
+func (s *Store) atMS(at time.Time) int64 {
 	r := s.clock.Load()
 	if r == nil {
 		return 0
 	}
-	return r.nowMS + time.Since(r.at).Milliseconds()
+	return r.nowMS + at.Sub(r.at).Milliseconds()
 }
 
 // node is the server that holds the deployment's keys, for commands that name
@@ -137,11 +152,12 @@ func (s *Store) SyncClock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	sent := time.Now()
 	t, err := node.Time(ctx).Result()
 	if err != nil {
 		return unavailable(err)
 	}
-	s.saw(t.UnixMilli()) //nolint:forbidigo // Redis TIME itself
+	s.saw(sent, t.UnixMilli()) //nolint:forbidigo // Redis TIME itself
 	return nil
 }
 
@@ -173,6 +189,23 @@ func asReply(v any) *reply {
 		return &reply{err: fmt.Errorf("%w: reply is %T, not a list", broker.ErrUnavailable, v)}
 	}
 	return &reply{v: list}
+}
+
+// part reads a reply within this one, after its length. What is wrong with it, or
+// why there is none, is no fault of the rest.
+func (r *reply) part() *reply {
+	n := r.int()
+	if n < 0 {
+		return &reply{err: unavailable(errors.New(r.string()))}
+	}
+	if r.err == nil && n > int64(len(r.v)-r.i) {
+		r.err = fmt.Errorf("%w: reply ends early", broker.ErrUnavailable)
+	}
+	if r.err != nil {
+		return &reply{err: r.err}
+	}
+	r.i += int(n)
+	return &reply{v: r.v[r.i-int(n) : r.i]}
 }
 
 func (r *reply) more() bool { return r.err == nil && r.i < len(r.v) }

@@ -20,11 +20,12 @@ const (
 // of a job leaves behind, but a key that was deleted or evicted does, and mends
 // it. Any process may call it; they share one walk.
 func (s *Store) MendStrays(ctx context.Context) (broker.Strays, error) {
+	sent := time.Now()
 	v, err := s.run(ctx, scriptStrays, s.keepMS, strayPage, strayEvery.Milliseconds())
 	if err != nil {
 		return broker.Strays{}, err
 	}
 	r := asReply(v)
-	s.saw(r.int())
+	s.saw(sent, r.int())
 	return broker.Strays{Placed: r.int(), Removed: r.int()}, r.err
 }

@@ -110,6 +110,7 @@ func strayReservation(t *testing.T, h *harness) {
 	if len(reserved) != 1 || reserved["c:summary"] != "50" {
 		t.Errorf("reserved %v", reserved)
 	}
+	h.must(h.rdb.Del(bg, h.key("budget:reserved")).Err()) // the rest is of no job at all
 }
 
 // Any number of processes look at one page in half a second.
@@ -125,4 +126,5 @@ func straysInTurn(t *testing.T, h *harness) {
 			t.Errorf("mended %+v, %v out of turn", s, err)
 		}
 	}
+	h.must(h.rdb.Del(bg, h.key("text", "none")).Err())
 }

@@ -156,7 +156,7 @@ func (h *harness) calls(c *broker.Claim) map[string]func() error {
 		"finish":   func() error { _, err := h.Finish(bg, c, usable("x")); return err },
 		"handback": func() error { return h.Handback(bg, c) },
 		"cancel":   func() error { _, err := h.Cancel(bg, "waiting"); return err },
-		"sweep":    func() error { _, err := h.Sweep(bg, p95s); return err },
+		"sweep":    func() error { _, err := h.Sweep(bg); return err },
 		"beat":     func() error { return h.Beat(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute) },
 		"leave":    func() error { return h.Leave(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}) },
 		"get":      func() error { _, err := h.Get(bg, "waiting"); return err },
@@ -277,7 +277,7 @@ func TestRedisFull(t *testing.T) {
 	// what was admitted comes to its end: an attempt is booked, the sweep mends
 	// and the outcome is written.
 	h.openAttempt(c, 2)
-	if _, err := h.Sweep(bg, [slackgate.NumPaths]int64{}); err != nil {
+	if _, err := h.Sweep(bg); err != nil {
 		t.Errorf("sweep on a full Redis: %v", err)
 	}
 	h.must(h.Beat(bg, broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1}, time.Minute))

@@ -17,7 +17,7 @@ import (
 // ErrUnavailable under its own name, within the time limit.
 func TestTroubleNamed(t *testing.T) {
 	srv := redistest.Start(t)
-	h := newHarness(t, srv.URL())
+	h := newHarnessWith(t, srv.URL(), Options{Prefix: "trouble", Timeout: testTimeout, Keep: time.Hour, LedgerRows: 100_000})
 	h.live(10, 10)
 	admit := func(url string) (broker.Trouble, time.Duration) {
 		t.Helper()
@@ -70,4 +70,5 @@ func TestTroubleNamed(t *testing.T) {
 	if len(said) != len(broker.Troubles) {
 		t.Errorf("two troubles have one sentence: %v", said)
 	}
+	h.ends() // not when the test is cleaned up: the last server to be started ends before
 }

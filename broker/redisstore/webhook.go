@@ -19,6 +19,7 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...broker.WebhookDue) ([]br
 	if err != nil {
 		return nil, err
 	}
+	sent := time.Now()
 	_, err = node.Pipelined(ctx, func(p redis.Pipeliner) error {
 		clock = p.Time(ctx)
 		for i := range due {
@@ -29,7 +30,7 @@ func (s *Store) DueWebhooks(ctx context.Context, due ...broker.WebhookDue) ([]br
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	s.saw(clock.Val().UnixMilli()) //nolint:forbidigo // Redis TIME itself
+	s.saw(sent, clock.Val().UnixMilli()) //nolint:forbidigo // Redis TIME itself
 	var out []broker.WebhookDue
 	for i := range due {
 		if first := next[i].Val(); len(first) > 0 && int64(first[0].Score) <= s.NowMS() {
@@ -46,12 +47,13 @@ func (s *Store) TakeWebhooks(ctx context.Context, lease time.Duration, due ...br
 	for _, d := range due {
 		args = append(args, d.Producer, d.Most)
 	}
+	sent := time.Now()
 	v, err := s.run(ctx, scriptDue, args...)
 	if err != nil {
 		return nil, err
 	}
 	r := asReply(v)
-	s.saw(r.int())
+	s.saw(sent, r.int())
 	var out []broker.Untold
 	for r.more() {
 		u := broker.Untold{Producer: r.string(), JobID: r.string(), Attempt: r.int()}

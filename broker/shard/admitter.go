@@ -17,16 +17,17 @@ import (
 // Home says where the jobs of a producer and a class must go, because something
 // is counted of them that only one shard can count: a budget, or what the producer
 // may submit. ok is false for those that may go anywhere. Those with one name
-// have one home; the empty name is the first shard's. With an empty class it is
-// asked for a batch, whose lines may be of any.
+// have one home; the empty name is the first shard's. With [broker.AnyClass] it is
+// asked for an idempotency key, which may come again with another class, and with
+// an empty class for a batch, whose lines may be of any class and producer.
 type Home func(producer, class string) (name string, ok bool)
 
 // Admitter takes submissions to the gates of the shards.
 //
-// A job with a home goes there. One with an idempotency key goes where the key
-// leads, a line of a batch to its batch. Any other goes to the better of two
-// shards picked at random, by what this process last saw of them; what that one
-// refuses is refused.
+// A line of a batch goes to its batch. A job with an idempotency key goes where
+// producer and key alone lead, so that no body leads them elsewhere. One with a home
+// goes there. Any other goes to the better of two shards picked at random, by what
+// this process last saw of them; what that one refuses is refused.
 type Admitter struct {
 	gates []*admission.Admitter
 	home  Home
@@ -62,8 +63,12 @@ func (a *Admitter) Place(job *broker.Submission) error {
 	if n == 1 || marked(job.ID) {
 		return nil
 	}
-	name, ok := a.home(job.Producer, job.Class)
-	if batch := job.Place.Batch; batch != "" {
+	batch, class := job.Place.Batch, job.Class
+	if batch == "" && job.Key.Value != "" {
+		class = broker.AnyClass
+	}
+	name, ok := a.home(job.Producer, class)
+	if batch != "" {
 		at := Of(batch, n)
 		job.ID = Mark(job.ID, at, n)
 		if ok && at != a.homeOf(name) {
@@ -177,15 +182,22 @@ func (a *Admitter) Offer(ctx context.Context, job *broker.Submission) admission.
 	return a.gateOf(job.ID).Offer(ctx, job)
 }
 
-// Rescue offers a claimed job to the paid pool of its shard; see
-// [admission.Admitter.Rescue].
-func (a *Admitter) Rescue(ctx context.Context, c *broker.Claim) (bool, error) {
-	return a.gateOf(c.ID).Rescue(ctx, c)
+// Charge has what is no job count in a producer's rate, in the shard that counts
+// it; see [admission.Admitter.Charge].
+func (a *Admitter) Charge(ctx context.Context, producer string) admission.Offered {
+	name, _ := a.home(producer, "")
+	return a.gates[a.homeOf(name)].Charge(ctx, producer)
+}
+
+// ReofferClaimed offers a claimed job to the other pool of its shard; see
+// [admission.Admitter.ReofferClaimed].
+func (a *Admitter) ReofferClaimed(ctx context.Context, c *broker.Claim) (bool, error) {
+	return a.gateOf(c.ID).ReofferClaimed(ctx, c)
 }
 
 // Known is the verdict of the job that a producer's key is bound to; see
-// [admission.Admitter.Known]. Every shard is asked: it is rare, and where the job
-// went depends on more than the key.
+// [admission.Admitter.Known]. Every shard is asked: it is rare, and limits may have
+// been given since that lead the key elsewhere.
 func (a *Admitter) Known(ctx context.Context, producer string, key broker.IdempotencyKey) (broker.Verdict, error) {
 	verdicts, errs := make([]broker.Verdict, len(a.gates)), make([]error, len(a.gates))
 	var wg sync.WaitGroup

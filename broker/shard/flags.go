@@ -35,7 +35,8 @@ const untilWithin = 2 * time.Second
 // returns how many it set. A flag that some shard has not heard of is put there so.
 //
 // The first shard hears of a change before the others do, and is read after them
-// here, so that a change under way is never undone.
+// here; and a shard that has heard of another since it was read is left until the
+// next time. So no change is ever undone.
 func (s *Store) Align(ctx context.Context) (set int, err error) {
 	others, err := gather(s, func(i int, shard store.Shard) (*flag.Table, error) {
 		if i == 0 {
@@ -53,8 +54,15 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 	now := s.NowMS()
 	want := first.Live(now)
 	for i, t := range others[1:] {
-		shard := s.shards[i+1]
-		have := t.Live(now)
+		shard, have, version := s.shards[i+1], t.Live(now), t.Version
+		align := func(e *flag.Entry, hold time.Duration) error {
+			ok, err := shard.AlignFlag(ctx, version, e, hold)
+			if ok {
+				version++
+				set++
+			}
+			return err
+		}
 		for _, e := range want {
 			if e.Value == flag.Unreadable("").Value || slices.ContainsFunc(have, func(h flag.Entry) bool { return same(e, h) }) {
 				continue
@@ -63,10 +71,9 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 			if e.UntilAtMS > 0 {
 				hold = time.Duration(e.UntilAtMS-now) * time.Millisecond
 			}
-			if err := shard.SetFlag(ctx, e.Name, e.Class, e.Value, e.By, e.Reason, hold); err != nil {
+			if err := align(&e, hold); err != nil {
 				return set, err
 			}
-			set++
 		}
 		for _, h := range have {
 			if slices.ContainsFunc(want, func(e flag.Entry) bool { return e.Key() == h.Key() }) {
@@ -75,10 +82,9 @@ func (s *Store) Align(ctx context.Context) (set int, err error) {
 			if h.UntilAtMS > 0 && h.UntilAtMS-now < untilWithin.Milliseconds() {
 				continue // it is about to end by itself, as it has in the first
 			}
-			if err := shard.SetFlag(ctx, h.Name, h.Class, "", h.By, "cleared in the first shard", 0); err != nil {
+			if err := align(&flag.Entry{Name: h.Name, Class: h.Class, By: h.By, Reason: "cleared in the first shard"}, 0); err != nil {
 				return set, err
 			}
-			set++
 		}
 	}
 	return set, nil

@@ -65,7 +65,8 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 	type place struct {
 		shard int
 		id    string
-		row   T
+		row   *T // nil: unreadable
+		bad   broker.Unreadable
 	}
 	var all []place
 	// What lies behind the end of a page that has a next one is not known:
@@ -74,7 +75,10 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 	out := &broker.Page[T]{}
 	for i, p := range got {
 		for j := range p.Rows {
-			all = append(all, place{i, *id(&p.Rows[j]), p.Rows[j]})
+			all = append(all, place{shard: i, id: *id(&p.Rows[j]), row: &p.Rows[j]})
+		}
+		for _, u := range p.Unreadable {
+			all = append(all, place{shard: i, id: u.ID, bad: u})
 		}
 		if p.Next != "" && (horizon == "" || ledger.CompareIDs(p.Next, horizon) < 0) {
 			horizon = p.Next
@@ -89,17 +93,23 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 	taken := make([]int, len(got))
 	out.Rows = make([]T, 0, min(limit, len(all)))
 	for _, p := range all {
-		if len(out.Rows) == limit || (horizon != "" && ledger.CompareIDs(p.id, horizon) > 0) {
+		if len(out.Rows)+len(out.Unreadable) == limit || (horizon != "" && ledger.CompareIDs(p.id, horizon) > 0) {
 			break
 		}
 		cursors[p.shard] = p.id
 		taken[p.shard]++
-		*id(&p.row) = Mark(p.id, p.shard, len(s.shards))
-		out.Rows = append(out.Rows, p.row)
+		marked := Mark(p.id, p.shard, len(s.shards))
+		if p.row == nil {
+			p.bad.ID = marked
+			out.Unreadable = append(out.Unreadable, p.bad)
+			continue
+		}
+		*id(p.row) = marked
+		out.Rows = append(out.Rows, *p.row)
 	}
 	more := false
 	for i, p := range got {
-		if taken[i] < len(p.Rows) {
+		if taken[i] < len(p.Rows)+len(p.Unreadable) {
 			more = true
 			continue
 		}
@@ -114,12 +124,16 @@ func pages[T any](s *Store, cursor string, limit int, id func(*T) *string,
 }
 
 // OpenSpendRows reads the attempts that are not settled.
-func (s *Store) OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error) {
-	all, err := gather(s, func(_ int, shard store.Shard) ([]broker.SpendRow, error) { return shard.OpenSpendRows(ctx) })
+func (s *Store) OpenSpendRows(ctx context.Context) (*broker.Page[broker.SpendRow], error) {
+	all, err := gather(s, func(_ int, shard store.Shard) (*broker.Page[broker.SpendRow], error) { return shard.OpenSpendRows(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(all...), nil
+	out := all[0]
+	for _, p := range all[1:] {
+		out.Rows, out.Unreadable = append(out.Rows, p.Rows...), append(out.Unreadable, p.Unreadable...)
+	}
+	return out, nil
 }
 
 // RecentJobs reads the newest jobs.

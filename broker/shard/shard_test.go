@@ -99,6 +99,7 @@ type row struct{ ID string }
 type played struct {
 	ids    []string
 	wanted map[string]bool
+	bad    map[string]bool // unreadable
 }
 
 // read reads a page as a store does: at most limit rows, and with looks at no
@@ -111,11 +112,13 @@ func (l *played) read(cursor string, limit int) *broker.Page[row] {
 		if cursor != "" && ledger.CompareIDs(id, cursor) <= 0 {
 			continue
 		}
-		if len(p.Rows) == limit || n == looks {
+		if len(p.Rows)+len(p.Unreadable) == limit || n == looks {
 			return p
 		}
 		n++
-		if p.Next = id; l.wanted[id] {
+		if p.Next = id; l.bad[id] {
+			p.Unreadable = append(p.Unreadable, broker.Unreadable{ID: id})
+		} else if l.wanted[id] {
 			p.Rows = append(p.Rows, row{id})
 		}
 	}
@@ -128,14 +131,16 @@ func (l *played) read(cursor string, limit int) *broker.Page[row] {
 func TestPagesMerge(t *testing.T) {
 	t.Parallel()
 	for range 300 {
-		n := 1 + rand.IntN(4)
+		n, badRows := 1+rand.IntN(4), 0
 		s, books, total := &Store{}, map[store.Shard]*played{}, 0
 		for range n {
-			l, at := &played{wanted: map[string]bool{}}, 1000
+			l, at := &played{wanted: map[string]bool{}, bad: map[string]bool{}}, 1000
 			for range rand.IntN(30) {
 				at += 1 + rand.IntN(5)
 				id := fmt.Sprintf("%d-%d", at, rand.IntN(3))
-				if l.wanted[id] = rand.IntN(3) > 0; l.wanted[id] {
+				if l.bad[id] = rand.IntN(5) == 0; l.bad[id] {
+					badRows++
+				} else if l.wanted[id] = rand.IntN(3) > 0; l.wanted[id] {
 					total++
 				}
 				l.ids = append(l.ids, id)
@@ -155,6 +160,7 @@ func TestPagesMerge(t *testing.T) {
 			for _, r := range p.Rows {
 				got = append(got, r.ID)
 			}
+			badRows -= len(p.Unreadable)
 			if p.Next != "" && p.Next == cursor {
 				t.Fatalf("the cursor stands still at %s", cursor)
 			}
@@ -167,6 +173,9 @@ func TestPagesMerge(t *testing.T) {
 		slices.Sort(got)
 		if len(slices.Compact(got)) != len(got) || len(got) != total {
 			t.Fatalf("%d rows of %d: %v", len(got), total, got)
+		}
+		if badRows != 0 {
+			t.Fatalf("%d unreadable rows were not told", badRows)
 		}
 	}
 }

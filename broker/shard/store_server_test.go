@@ -402,6 +402,15 @@ func TestFlagsInEveryShard(t *testing.T) {
 	if !closed(0) || !closed(1) {
 		t.Error("it is set in the first")
 	}
+	// One that has changed since it was read is left.
+	read, err := d.stores[1].Flags(ctx)
+	must(t, err)
+	set(d, "1", 0)
+	ok, err := d.stores[1].AlignFlag(ctx, read.Version, &flag.Entry{Name: flag.AdmitPaid, Value: "0", Reason: "what was read"}, 0)
+	must(t, err)
+	if ok || closed(1) {
+		t.Error("a change was undone")
+	}
 }
 
 // A shard that is gone takes with it what is its own, and no more.

@@ -47,7 +47,7 @@ type Store interface {
 	// Backends reads what the living workers report of their backends.
 	Backends(ctx context.Context) ([]broker.BackendState, error)
 	// TakeOutBackend tells all workers to leave a backend alone until
-	// PutBackBackend undoes it.
+	// PutBackBackend undoes it, and whatever else made them leave it alone.
 	TakeOutBackend(ctx context.Context, name string, o broker.TakenOut) error
 	PutBackBackend(ctx context.Context, name string) error
 }
@@ -103,10 +103,10 @@ type Flags interface {
 // Ledgers reads the two ledgers and what is summed of them.
 type Ledgers interface {
 	// SpendRows and MissRows read the rows that a filter wants after a cursor,
-	// oldest first; OpenSpendRows the attempts that are not settled.
+	// oldest first; OpenSpendRows the attempts that are not settled, on one page.
 	SpendRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.SpendRow], error)
 	MissRows(ctx context.Context, f *ledger.Filter, cursor string, limit int) (*broker.Page[broker.MissRow], error)
-	OpenSpendRows(ctx context.Context) ([]broker.SpendRow, error)
+	OpenSpendRows(ctx context.Context) (*broker.Page[broker.SpendRow], error)
 	// Minutes hands on the sums of minutes, from the first up to and without the
 	// last, in order. OldestRollupAtMS is the first instant whose minute has its
 	// sums.
@@ -144,6 +144,9 @@ type Shard interface {
 	Mender
 	Archive
 
+	// AlignFlag sets a flag as e says, for hold (0: until it is cleared), while the
+	// flags are those of that version, and reports whether they were.
+	AlignFlag(ctx context.Context, version int64, e *flag.Entry, hold time.Duration) (bool, error)
 	// Newest reads ids from a list of the newest, after a cursor; more is set
 	// when there are others after them.
 	Newest(ctx context.Context, what broker.NewestList, producer string, all bool, cursor string, limit int) (listed []broker.Listed, more bool, err error)
@@ -168,6 +171,9 @@ type Worker interface {
 	// Beat shows that a worker lives, for ttl; Leave forgets it at once.
 	Beat(ctx context.Context, w broker.Worker, ttl time.Duration) error
 	Leave(ctx context.Context, w broker.Worker) error
+	// Steps takes steps of slots of one pool in one call, and puts down in each what
+	// came of it. An error means that nobody knows what came of any.
+	Steps(ctx context.Context, path slackgate.Path, limit int, lease time.Duration, steps ...*broker.Step) error
 	// Claim takes the most urgent waiting job of a pool under a lease; nil when
 	// nothing waits or every slot is taken. Renew prolongs the lease.
 	Claim(ctx context.Context, path slackgate.Path, limit int, lease time.Duration) (*broker.Claim, broker.ClaimReport, error)
@@ -204,13 +210,14 @@ type Worker interface {
 
 // Mender is what the reconciler asks.
 type Mender interface {
-	// Sweep ends waiting jobs past due, and offers again or fails jobs whose lease
-	// has lapsed. p95 is what a re-offered job must still have.
-	Sweep(ctx context.Context, p95 [slackgate.NumPaths]int64) (*broker.Swept, error)
+	// Sweep ends waiting jobs past due, and puts back into their order or fails
+	// jobs whose lease has lapsed.
+	Sweep(ctx context.Context) (*broker.Swept, error)
 	// MendStrays mends what a deleted or evicted key leaves behind.
 	MendStrays(ctx context.Context) (broker.Strays, error)
-	// WaitingIDs lists the most urgent waiting jobs of a pool.
-	WaitingIDs(ctx context.Context, path slackgate.Path, limit int) ([]string, error)
+	// WaitingIDs lists waiting jobs of a pool, the most urgent first, after skip of
+	// them.
+	WaitingIDs(ctx context.Context, path slackgate.Path, skip, limit int) ([]string, error)
 }
 
 // Archive is what the copy of the ledgers into another store asks.

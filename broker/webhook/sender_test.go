@@ -27,6 +27,7 @@ import (
 	"leeway/broker/store"
 	"leeway/broker/store/storetest"
 	"leeway/rehearsal/pipenet"
+	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
 )
 
@@ -75,6 +76,7 @@ func build(t *testing.T, answers map[string]http.HandlerFunc) *town {
 		must(t, w.group.Stop())
 		must(t, rdb.Close())
 		w.redis.Close()
+		redistest.RemainsIn(t, "t", w.redis)
 		time.Sleep(time.Second) // the client's own goroutines see that they are done
 	})
 	must(t, w.store.Beat(t.Context(), broker.Worker{ID: "w", Path: slackgate.Paid, Slots: 1000}, 48*time.Hour))

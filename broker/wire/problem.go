@@ -16,7 +16,8 @@ const (
 	ReasonInternal     = "internal"
 	// ReasonTooManyStreams is for event streams beyond what a process serves.
 	ReasonTooManyStreams = "too_many_streams"
-	// ReasonBusy is for a body or a line that there is no memory for now.
+	// ReasonBusy is for a body or a line that there is no memory for now, and for
+	// a request that too many others of its producer keep from reading the store.
 	ReasonBusy = "busy"
 	// ReasonBatchCancelled is for a line of a batch that was taken back.
 	ReasonBatchCancelled = "batch_cancelled"

@@ -12,13 +12,16 @@ const HeaderBatchID = "X-Leeway-Batch-Id"
 // HeaderDeadline is a chat completion's deadline in milliseconds from receipt.
 const HeaderDeadline = "X-Deadline-Ms"
 
-// The headers that carry the verdict on a chat completion.
+// The headers that carry the verdict on a chat completion, and who answered it.
 const (
 	HeaderPath          = "X-Leeway-Path"
 	HeaderReason        = "X-Leeway-Reason"
 	HeaderSlack         = "X-Leeway-Slack-Ms"
 	HeaderPredictedWait = "X-Leeway-Predicted-Wait-Ms"
 	HeaderJobID         = "X-Leeway-Job-Id"
+	HeaderClass         = "X-Leeway-Class"
+	HeaderBackend       = "X-Leeway-Backend"
+	HeaderAttempts      = "X-Leeway-Attempts"
 )
 
 // Bounds of what is sent and asked for.

@@ -55,7 +55,7 @@ func (a *API) start(o *Options) error {
 		Config: a.config, Admitter: a.admitter, Store: a.store,
 		Latency:     func(path slackgate.Path) measure.Measured { return a.meter.Get(measure.PoolName(path)) },
 		StartValues: func() flag.Values { return startValues(a.config()) },
-		Background:  a.background, Log: a.log,
+		Background:  a.background, Log: a.log, Risks: a.risks,
 	})
 	var err error
 	if a.addr, err = a.serve("api", o.Listener, a.config().Listen, httpapi.HTTP(api)); err != nil {
@@ -106,9 +106,10 @@ func (a *API) Reload(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := a.reload(cfg); err != nil {
+	if err := a.reloadable(cfg); err != nil {
 		return err
 	}
+	a.take(cfg)
 	a.webhooks.SetTargets(targets)
 	return nil
 }

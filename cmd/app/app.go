@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,6 +80,12 @@ type base struct {
 	admitter   *shard.Admitter
 	meter      *measure.Meter
 	servers    []*http.Server
+	atRisk     atomic.Pointer[[]string]
+
+	keepRedis atomic.Bool // asynq still uses it; it ends with the process
+
+	closing sync.Once
+	closed  error // what close returned
 }
 
 func newBase(o *Options) (*base, error) {
@@ -97,7 +104,7 @@ func newBase(o *Options) (*base, error) {
 	cfg := o.Config
 	b.makeShards()
 	b.metrics = metrics.New()
-	b.metrics.Share(b.store, b.poolPolicy)
+	b.metrics.Share(b.store, b.config, b.poolPolicy)
 	b.metrics.Budgets(b.budgets)
 	b.background = background.New(context.Background(), o.Log)
 	b.meter = measure.New(b.store, b.declaredPolicy, o.Log, subjects(cfg))
@@ -107,6 +114,7 @@ func newBase(o *Options) (*base, error) {
 		Fingerprint: func() string { return b.config().Fingerprint() },
 		Recheck:     func() bool { return !b.config().Lab.RecheckOff },
 		Knees:       b.knees,
+		Risks:       b.risks,
 	})
 	if cfg.Lab.RecheckOff {
 		o.Log.Warn("lab.recheck_off: backends are called whatever is left of a job's time, and answers are waited for past the deadline; promises will be broken")
@@ -152,7 +160,7 @@ func (b *base) declaredPolicy() [slackgate.NumPaths]broker.PoolPolicy {
 // class, without ladders.
 func (b *base) poolPolicy() [slackgate.NumPaths]broker.PoolPolicy {
 	out := b.declaredPolicy()
-	v := b.values("")
+	v := b.values()
 	out[slackgate.Paid].Closed, out[slackgate.Free].Closed = !v.AdmitPaid, !v.AdmitFree
 	for _, path := range slackgate.Paths {
 		out[path].FirstByteP95MS = b.firstByteP95(path)
@@ -164,7 +172,7 @@ func (b *base) poolPolicy() [slackgate.NumPaths]broker.PoolPolicy {
 // measurements, declared under the article's rule.
 func (b *base) firstByteP95(path slackgate.Path) int64 {
 	pool := b.config().Pool(path)
-	if b.values("").Policy == slackgate.Seed || pool.Limit == 0 { // what is left out is not measured
+	if b.values().Policy == slackgate.Seed || pool.Limit == 0 { // what is left out is not measured
 		return pool.FirstByteP95MS
 	}
 	m := b.meter.Get(measure.PoolName(path))
@@ -174,7 +182,7 @@ func (b *base) firstByteP95(path slackgate.Path) int64 {
 // holdP95 is a pool's hold p95 as measured; 0 under the article's rule, which
 // promises the first byte alone.
 func (b *base) holdP95(path slackgate.Path) int64 {
-	if b.values("").Policy == slackgate.Seed {
+	if b.values().Policy == slackgate.Seed {
 		return 0
 	}
 	m := b.meter.Get(measure.PoolName(path))
@@ -261,8 +269,14 @@ func (b *base) serve(name string, l net.Listener, addr string, h *http.Server) (
 // process stops.
 const shutdownHTTP = 5 * time.Second
 
-// close ends servers, loops and connections, and returns what had failed.
+// close ends servers, loops and connections, and returns what had failed. A
+// second call returns what the first did.
 func (b *base) close(ctx context.Context) error {
+	b.closing.Do(func() { b.closed = b.end(ctx) })
+	return b.closed
+}
+
+func (b *base) end(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownHTTP)
 	defer cancel()
 	var errs []error
@@ -272,7 +286,7 @@ func (b *base) close(ctx context.Context) error {
 		}
 	}
 	errs = append(errs, b.background.Stop())
-	if b.ownRedis {
+	if b.ownRedis && !b.keepRedis.Load() {
 		errs = append(errs, b.rdb.Close())
 	}
 	return errors.Join(errs...)

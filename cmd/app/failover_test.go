@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -62,6 +63,7 @@ func TestSlowPrimaryFailsOver(t *testing.T) {
 		if inTime != 8 || took[len(took)/2] > 1200*time.Millisecond {
 			t.Errorf("in time %d, p50 %v; want 8 and about 1 s", inTime, took[len(took)/2])
 		}
+		must(t, w.worker.Stop(context.Background())) // a probe of the slow one may be under way
 		w.balance(ends, 0)
 	})
 }

@@ -139,7 +139,8 @@ func TestIncidentPredictive(t *testing.T) {
 				t.Errorf("free promised and missed: %+v", v)
 			}
 		}
-		if by[broker.OutcomeUsable] < 3 || len(ends)-by[broker.OutcomeUsable] > 12 {
+		// By when the first cut calls are read, 15 to 18 promises were made before.
+		if by[broker.OutcomeUsable] < 3 || len(ends)-by[broker.OutcomeUsable] > 20 {
 			t.Errorf("outcomes %v", by)
 		}
 		if worst > 15*time.Second || oldest > 9*time.Second {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"leeway/broker"
 	"leeway/broker/client"
+	"leeway/broker/config"
 	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
@@ -86,7 +88,7 @@ func TestOfficialClientCompletes(t *testing.T) {
 			t.Errorf("verdict in the headers: %v", h)
 		}
 		end := w.wait(h.Get(wire.HeaderJobID))
-		if len(got.Choices) != 1 || got.Choices[0].Message.Content != end.Answer || end.Answer == "" || got.Choices[0].FinishReason != "stop" || got.Model != "summary" {
+		if len(got.Choices) != 1 || got.Choices[0].Message.Content != end.Answer || end.Answer == "" || got.Choices[0].FinishReason != "stop" || got.Model != end.Model {
 			t.Errorf("completion %s, job %+v", got.RawJSON(), end)
 		}
 		settled, _, err := w.client.Spend(t.Context())
@@ -264,6 +266,70 @@ func TestNoFailoverOnceRelayed(t *testing.T) {
 	})
 }
 
+// A stream that is relayed whole fails over like a completion that is none, and
+// begins when the answer is whole.
+func TestWholeStreamFailsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		labs[slackgate.Paid] = append(labs[slackgate.Paid], lives{profile: "fixed:800ms", tail: "0"})
+		w := start(t, cfg, labs)
+		c, tape := w.official()
+		must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: "cut"}))
+		stream := c.Chat.Completions.NewStreaming(t.Context(), chatOf(document), option.WithJSONSet("relay", config.RelayWhole))
+		var texts []string
+		for stream.Next() {
+			if choices := stream.Current().Choices; len(choices) > 0 && choices[0].Delta.Content != "" {
+				texts = append(texts, choices[0].Delta.Content)
+			}
+		}
+		must(t, stream.Err())
+		end := w.wait(tape.headers[0].Get(wire.HeaderJobID))
+		if end.Outcome != broker.OutcomeUsable || end.Attempts != 2 || len(tape.at) != 1 || !slices.Equal(texts, []string{end.Answer}) {
+			t.Errorf("%s after %d attempts and %d requests, streamed %q", end.Outcome, end.Attempts, len(tape.at), texts)
+		}
+		w.balance([]*broker.Job{end}, 0)
+	})
+}
+
+// What relay: whole costs: the first text comes with the end of the answer, for
+// the same answer that live begins with the backend's first byte.
+func TestWholeStreamCost(t *testing.T) {
+	const firstByte, tail = 1200 * time.Millisecond, 2800 * time.Millisecond
+	for _, tt := range []struct {
+		relay config.Relay
+		first time.Duration
+	}{{config.RelayLive, firstByte}, {config.RelayWhole, firstByte + tail}} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, labs := declared(slackgate.Predictive)
+			cfg.Pools.Paid.HoldP95MS = (firstByte + tail).Milliseconds()
+			labs[slackgate.Paid][0].tail = tail.String()
+			w := start(t, cfg, labs)
+			c, _ := w.official()
+			sent := time.Now()
+			stream := c.Chat.Completions.NewStreaming(t.Context(), chatOf(document), option.WithJSONSet("relay", tt.relay))
+			var text strings.Builder
+			var first, last time.Duration
+			pieces := 0
+			for stream.Next() {
+				choices := stream.Current().Choices
+				if len(choices) == 0 || choices[0].Delta.Content == "" {
+					continue
+				}
+				pieces++
+				text.WriteString(choices[0].Delta.Content)
+				if last = time.Since(sent); pieces == 1 {
+					first = last
+				}
+			}
+			must(t, stream.Err())
+			t.Logf("relay %s: %d words in %d pieces, the first after %v, the last after %v", tt.relay, len(strings.Fields(text.String())), pieces, first, last)
+			if first.Round(100*time.Millisecond) != tt.first {
+				t.Errorf("%s: the first text after %v, want %v", tt.relay, first, tt.first)
+			}
+		})
+	}
+}
+
 // A key makes a repeated completion the same job, and keeps it when the client
 // goes away.
 func TestKeyedCompletion(t *testing.T) {
@@ -301,7 +367,7 @@ func TestModels(t *testing.T) {
 		c, _ := w.official()
 		page, err := c.Models.List(t.Context())
 		must(t, err)
-		if len(page.Data) != 1 || page.Data[0].ID != "summary" {
+		if len(page.Data) != 1 || page.Data[0].ID != "summary" || page.Data[0].Created < time.Now().Unix()-60 {
 			t.Errorf("models %s", page.RawJSON())
 		}
 		var apiErr *openai.Error
@@ -311,6 +377,61 @@ func TestModels(t *testing.T) {
 			t.Errorf("an unknown model: %v", err)
 		}
 	})
+}
+
+// What an official client may ask and Leeway has not, it is told in the words that
+// such clients show.
+func TestOfficialClientAsksForMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		w := start(t, cfg, labs)
+		c, _ := w.official()
+		for name, ask := range map[string]func() error{
+			"batches.list": func() error { _, err := c.Batches.List(t.Context(), openai.BatchListParams{}); return err },
+			"batches.list after": func() error {
+				_, err := c.Batches.List(t.Context(), openai.BatchListParams{After: openai.String("b")})
+				return err
+			},
+			"batches.retrieve": func() error { _, err := c.Batches.Get(t.Context(), "b"); return err },
+			"batches.create":   func() error { _, err := c.Batches.New(t.Context(), openai.BatchNewParams{}); return err },
+			"embeddings":       func() error { _, err := c.Embeddings.New(t.Context(), openai.EmbeddingNewParams{}); return err },
+			"models.retrieve":  func() error { _, err := c.Models.Get(t.Context(), "gpt"); return err },
+			"no such method":   func() error { return c.Delete(t.Context(), "models", nil, nil) },
+		} {
+			err := ask()
+			apiErr, ok := errors.AsType[*openai.Error](err)
+			if !ok || apiErr.StatusCode/100 != 4 || apiErr.Message == "" || apiErr.Code == "" || apiErr.Type != "invalid_request_error" {
+				t.Errorf("%s: %v", name, err)
+			}
+			if strings.HasPrefix(name, "batches") && (apiErr == nil || !strings.Contains(apiErr.Message, "/v1/jobs/batch")) {
+				t.Errorf("%s does not say where batches are: %v", name, err)
+			}
+		}
+	})
+}
+
+// A provider that refuses a text says why, and its words reach who asked.
+func TestContentRefusalSaysWhy(t *testing.T) {
+	for fault, want := range map[string]struct{ code, says string }{
+		"refused.policy": {"content_filter", "rejected as a result of our safety system"}, "refused.finish": {"content_filter", "finish reason content_filter"},
+		"context-length": {"context_length_exceeded", "maximum context length is 16 tokens"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg, labs := declared(slackgate.Predictive)
+			w := start(t, cfg, labs)
+			must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: fault}))
+			c, tape := w.official()
+			_, err := c.Chat.Completions.New(t.Context(), chatOf(document))
+			apiErr, ok := errors.AsType[*openai.Error](err)
+			if !ok || apiErr.StatusCode != http.StatusBadRequest || apiErr.Code != want.code || !strings.Contains(apiErr.Message, want.says) || len(tape.status) != 1 {
+				t.Errorf("%s: after %v: %v", fault, tape.status, err)
+			}
+			end := w.wait(tape.headers[0].Get(wire.HeaderJobID))
+			if end.Reason == "" || !strings.Contains(end.Detail, want.says) {
+				t.Errorf("%s: the job's reason is %q, %q", fault, end.Reason, end.Detail)
+			}
+		})
+	}
 }
 
 // The events of a job, told while they happen and again to who comes late.
@@ -363,5 +484,42 @@ func TestPoolLeftOut(t *testing.T) {
 			t.Fatalf("without a free pool: %s", v.Reason)
 		}
 		w.balance([]*broker.Job{w.wait(v.JobID)}, 0)
+	})
+}
+
+// After a failover the model of an answer is the one that gave it, in the answer
+// and wherever else it is shown; a client that books by model booked the class.
+func TestAnswerNamesItsModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, labs := declared(slackgate.Predictive)
+		const model = "lab-small"
+		labs[slackgate.Paid] = []lives{{profile: "fixed:100ms", tail: "1s", slots: 2}, {profile: "fixed:100ms", tail: "1s", slots: 2, model: model}}
+		w := start(t, cfg, labs)
+		must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: "context-length"}))
+		c, tape := w.official()
+		got, err := c.Chat.Completions.New(t.Context(), chatOf(document))
+		must(t, err)
+		h := tape.headers[0]
+		if got.Model != model || h.Get(wire.HeaderClass) != "summary" || h.Get(wire.HeaderBackend) != "paid-2" || number(t, h, wire.HeaderAttempts) != 2 {
+			t.Errorf("model %s, headers %v", got.Model, h)
+		}
+		if end := w.wait(h.Get(wire.HeaderJobID)); end.Model != model || end.Backend != "paid-2" {
+			t.Errorf("job %+v", end)
+		}
+		stream := c.Chat.Completions.NewStreaming(t.Context(), chatOf(document))
+		last := ""
+		for stream.Next() {
+			chunk := stream.Current()
+			if chunk.Model != model {
+				t.Errorf("a chunk of %s", chunk.Model)
+			}
+			if len(chunk.Choices) > 0 && chunk.Choices[0].FinishReason != "" {
+				last = chunk.RawJSON()
+			}
+		}
+		must(t, stream.Err())
+		if want := `"leeway":{"class":"summary","backend":"paid-2","model":"` + model + `","attempts":2}`; !strings.Contains(last, want) {
+			t.Errorf("the last chunk is %s, want %s", last, want)
+		}
 	})
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/config"
 	"leeway/slackgate"
+	"leeway/workers"
 )
 
 // MaxEnvFileBytes bounds an environment file.
@@ -38,9 +38,9 @@ func Load(configFile, envFile string, environ []string) (*config.Config, error) 
 	return config.Load(configFile, environ)
 }
 
-// reload takes over a configuration. What a running process cannot change is
-// an error that names it, and then nothing changes.
-func (b *base) reload(cfg *config.Config) error {
+// reloadable refuses, by the name of the field, what a running process cannot
+// change.
+func (b *base) reloadable(cfg *config.Config) error {
 	old := b.config()
 	for field, changed := range map[string]bool{
 		"listen":                cfg.Listen != old.Listen,
@@ -54,62 +54,56 @@ func (b *base) reload(cfg *config.Config) error {
 			return broker.Fieldf(field, "cannot change while the process runs: restart it")
 		}
 	}
+	return nil
+}
+
+// take takes over a configuration.
+func (b *base) take(cfg *config.Config) {
 	b.cfg.Store(cfg)
 	b.meter.SetSubjects(subjects(cfg))
-	return nil
 }
 
 // Reload takes over a configuration, or says what is wrong and changes
-// nothing. A pool whose settings have changed gets new workers; the old ones
-// take no more jobs and end when those in flight do.
+// nothing: all that can fail is made first. A pool whose settings have changed
+// gets new workers; the old ones take no more jobs and end when those in flight
+// do.
 func (w *Worker) Reload(cfg *config.Config) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	old := w.config()
-	if err := w.check(cfg); err != nil {
+	if err := w.reloadable(cfg); err != nil {
 		return err
 	}
-	if err := w.reload(cfg); err != nil {
-		return err
-	}
+	old, next := w.config(), map[slackgate.Path]*workers.Pool{}
 	for _, path := range slackgate.Paths {
-		slots := slotsOf(cfg, path)
-		if reflect.DeepEqual(old.Pool(path), cfg.Pool(path)) && slots == w.slots[path] && reflect.DeepEqual(old.Worker, cfg.Worker) {
+		if reflect.DeepEqual(old.Pool(path), cfg.Pool(path)) && reflect.DeepEqual(old.Worker, cfg.Worker) {
 			continue
 		}
+		p, err := w.newPool(cfg, path)
+		if err != nil {
+			return err
+		}
+		next[path] = p
+	}
+	w.take(cfg)
+	for path, p := range next {
 		leaving := w.pools[path]
 		delete(w.pools, path)
-		w.slots[path] = 0
-		if slots > 0 {
-			if err := w.startPool(path, slots); err != nil {
-				w.pools[path], w.slots[path] = leaving, slotsOf(old, path)
-				return err
-			}
+		if p != nil {
+			w.pools[path] = p
+			p.Start()
 		}
 		if leaving != nil {
-			w.leaving.Go(func() { leaving.Stop(context.Background()) })
+			w.stopPool(leaving)
 		}
 	}
 	return nil
 }
 
-// check finds what would keep a pool from starting, before anything changes.
-func (w *Worker) check(cfg *config.Config) error {
-	for _, path := range slackgate.Paths {
-		p := cfg.Pool(path)
-		if slotsOf(cfg, path) > 0 && len(p.Backends) == 0 {
-			return noBackends(path)
+// stopPool ends a pool in the background.
+func (w *Worker) stopPool(p *workers.Pool) {
+	w.leaving.Go(func() {
+		if !p.Stop(w.hurried) {
+			w.keepRedis.Store(true)
 		}
-		for i := range p.Backends {
-			if _, err := p.Backends[i].Key(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// noBackends is a pool that has workers and nothing to call.
-func noBackends(path slackgate.Path) error {
-	return broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call")
+	})
 }

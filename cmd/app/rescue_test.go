@@ -8,6 +8,7 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/broker/wire"
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
 )
@@ -102,4 +103,61 @@ func TestProbeReopens(t *testing.T) {
 		}
 		t.Error("the pool did not reopen within ten minutes of its backend's recovery")
 	})
+}
+
+// A pool whose calls have hung twice is closed, whichever of its p95s says so and
+// however short the jobs are that find it closed: a refusal says when to come again,
+// and by then, or soon after, probes have reopened it.
+func TestHungTwiceReopensInSeconds(t *testing.T) {
+	for _, tt := range []struct {
+		name, fault     string
+		classDeadlineMS int64
+	}{
+		{"no first byte", "silent", 6000},
+		{"no last byte", "stall", 6000},
+		{"no first byte, and the class's other jobs have more time", "silent", 60_000},
+		{"no last byte, and the class's other jobs have more time", "stall", 60_000},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg, labs := declared(slackgate.Predictive)
+				cfg.Pools.Free.Limit, cfg.Pools.Paid.Limit = 0, 1
+				cfg.Classes = config.Classes{"summary": {Prefer: config.PaidOnly, DeadlineMS: tt.classDeadlineMS, ReserveMS: new(int64(2000))}}
+				delete(labs, slackgate.Free)
+				labs[slackgate.Paid][0].profile = "fixed:300ms"
+				cfg.Worker.PollMS = 100
+				w := start(t, cfg, labs)
+				offer := func() *wire.Verdict { return w.submit(&client.Job{Text: document, DeadlineMS: 6000}) }
+				for range 5 {
+					if end := w.wait(offer().JobID); end.Outcome != broker.OutcomeUsable {
+						t.Fatalf("a good call: %s", end.Outcome)
+					}
+				}
+				must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: tt.fault, Count: 2}))
+				for range 2 {
+					time.Sleep(2 * time.Second) // what is measured is read
+					v := offer()
+					if v.Path != slackgate.Paid {
+						t.Fatalf("after one hung call at most: %s", v.Reason)
+					}
+					w.wait(v.JobID)
+				}
+				time.Sleep(1500 * time.Millisecond)
+				v, began := offer(), time.Now()
+				if v.Reason != slackgate.ReasonNoSlack || v.RetryAfterMS < 1000 || v.RetryAfterMS > 12_000 {
+					t.Fatalf("after two hung calls: %s, to come again in %d ms", v.Reason, v.RetryAfterMS)
+				}
+				for v.Path == slackgate.Reject && time.Since(began) < time.Minute {
+					time.Sleep(time.Second)
+					v = offer()
+				}
+				t.Logf("reopened after %v", time.Since(began))
+				if took := time.Since(began); took > 20*time.Second {
+					t.Errorf("reopened after %v", took)
+				} else if end := w.wait(v.JobID); end.Outcome != broker.OutcomeUsable {
+					t.Errorf("the first job after that: %s", end.Outcome)
+				}
+			})
+		})
+	}
 }

@@ -102,9 +102,9 @@ func (b *base) followFlags(ctx context.Context) error {
 	}
 }
 
-// values are what configuration and flags say for a class now. The first shard
+// values are what configuration and flags say for every class now. The first shard
 // speaks for all where no shard is concerned.
-func (b *base) values(class string) flag.Values { return b.shards[0].values(class) }
+func (b *base) values() flag.Values { return b.shards[0].values("") }
 
 func (p *part) values(class string) flag.Values {
 	return p.flags.Load().Apply(startValues(p.base.config()), class, p.store.NowMS())
@@ -152,7 +152,7 @@ func (p *part) reconciler() *reconcile.Reconciler {
 	return &reconcile.Reconciler{
 		Store: p.store, Tickets: p.tickets, Policy: p.policy, Log: p.base.log,
 		Draining: func(path slackgate.Path) bool { return p.flags.Load().Draining(path, p.store.NowMS()) },
-		Move:     p.gate.Move,
+		Reoffer:  p.gate.Reoffer,
 		Strays:   !p.base.embedded,
 		Mended:   p.base.metrics.Mended,
 	}
@@ -171,17 +171,8 @@ func shardSlots(cfg *config.Config, path slackgate.Path) []int {
 	return out
 }
 
-// slotsOf is what this worker offers to a pool over all of them.
-func slotsOf(cfg *config.Config, path slackgate.Path) (n int) {
-	for _, slots := range shardSlots(cfg, path) {
-		n += slots
-	}
-	return n
-}
-
 // lanes are the shards of a pool that this worker serves.
-func (w *Worker) lanes(path slackgate.Path) []workers.Shard {
-	cfg := w.config()
+func (w *Worker) lanes(cfg *config.Config, path slackgate.Path) []workers.Shard {
 	var out []workers.Shard
 	for i, slots := range shardSlots(cfg, path) {
 		if slots == 0 {

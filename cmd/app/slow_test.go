@@ -1,6 +1,8 @@
 package app_test
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -20,8 +22,8 @@ import (
 // what it is slow at, and keep nobody else from the door.
 func TestSlowClients(t *testing.T) {
 	const (
-		head  = "Host: api.leeway\r\nContent-Type: application/json\r\n"
-		lines = "Host: api.leeway\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
+		head  = "Host: localhost\r\nContent-Type: application/json\r\n"
+		lines = "Host: localhost\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
 	)
 	slow := []struct {
 		name, sent string
@@ -34,11 +36,12 @@ func TestSlowClients(t *testing.T) {
 		{"no body", "POST /v1/jobs HTTP/1.1\r\n" + head + "Content-Length: 100\r\n\r\n", "", 31 * time.Second},
 		{"a body by drips", "POST /v1/jobs HTTP/1.1\r\n" + head + "Content-Length: 100000\r\n\r\n{\"text\":\"", "a", 31 * time.Second},
 		{"a flag by drips", "PUT /v1/flags/ADMIT_FREE HTTP/1.1\r\n" + head + "Content-Length: 1000\r\n\r\n{\"value\":\"", "a", 31 * time.Second},
-		{"a body that nobody reads by drips", "POST /v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n", "a", 31 * time.Second},
+		{"a body that nobody reads by drips", "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", "a", 31 * time.Second},
 		{"a body for no route by drips", "POST /nowhere HTTP/1.1\r\n" + head + "Content-Length: 100000\r\n\r\n", "a", 31 * time.Second},
 		{"a chat by drips", "POST /v1/chat/completions HTTP/1.1\r\n" + head + "Content-Length: 100000\r\n\r\n{\"model\":\"", "a", 31 * time.Second},
 		{"a line by drips", "POST /v1/jobs/batch HTTP/1.1\r\n" + lines + "\r\n", "1\r\na\r\n", 61 * time.Second},
-		{"idle after an answer", "GET /livez HTTP/1.1\r\nHost: api.leeway\r\n\r\n", "", 121 * time.Second},
+		{"blank lines", "POST /v1/jobs/batch HTTP/1.1\r\n" + lines + "\r\n", "1\r\n\n\r\n", 61 * time.Second},
+		{"idle after an answer", "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", "", 121 * time.Second},
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t, config.Default(), nil)
@@ -66,6 +69,74 @@ func TestSlowClients(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// Clients that take in nothing of what they have asked for are cut off, whatever
+// it is.
+func TestClientsThatReadNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, config.Default(), nil)
+		dial := w.http.Transport.(*http.Transport).DialContext
+		var wg sync.WaitGroup
+		for _, path := range []string{"/openapi.json", "/livez", "/readyz", "/v1/pools", "/v1/jobs", "/v1/ledgers/spend", "/nowhere"} {
+			conn, err := dial(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+			must(t, err)
+			wg.Go(func() {
+				begun := time.Now()
+				_, err := io.Copy(conn, strings.NewReader(strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", 200)))
+				_, _ = io.Copy(io.Discard, conn) // returns when it is cut off, or reads for as long as it is answered
+				if took := time.Since(begun); took > 61*time.Second || err == nil {
+					t.Errorf("%s: %v after %v", path, err, took)
+				}
+				must(t, conn.Close())
+			})
+		}
+		wg.Wait()
+		if errs := w.log.errors(); errs != "" {
+			t.Errorf("logged as errors:\n%s", errs)
+		}
+	})
+}
+
+// A client that sends all before it reads, and takes its time, has its whole answer,
+// a refusal too.
+func TestClientsThatReadAfterwards(t *testing.T) {
+	const lines = 5000
+	line := `{"text":"` + strings.Repeat("x", 480) + `"}` + "\n"
+	for _, tt := range []struct {
+		name, path, media string
+		status, answers   int
+	}{
+		{"a batch", "/v1/jobs/batch", "application/x-ndjson", 200, lines},
+		{"a batch of another media type", "/v1/jobs/batch", "text/plain", 415, 1},
+		{"a body for no route", "/nowhere", "text/plain", 404, 1},
+		{"a body that is too large", "/v1/jobs", "application/json", 413, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := start(t, config.Default(), nil)
+			dial := w.http.Transport.(*http.Transport).DialContext
+			conn, err := dial(t.Context(), "tcp", strings.TrimPrefix(w.url, "http://"))
+			must(t, err)
+			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", tt.path, tt.media, lines*len(line))
+			must(t, err)
+			for range 5 {
+				if _, err := io.Copy(conn, strings.NewReader(strings.Repeat(line, lines/5))); err != nil {
+					t.Fatalf("%s: %v", tt.name, err)
+				}
+				if tt.answers > 1 {
+					time.Sleep(20 * time.Second)
+				}
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			must(t, err)
+			answer, err := io.ReadAll(resp.Body)
+			must(t, resp.Body.Close())
+			if got := bytes.Count(answer, []byte("\n")); err != nil || resp.StatusCode != tt.status || got != tt.answers {
+				t.Errorf("%s: status %d, %d answers, %v", tt.name, resp.StatusCode, got, err)
+			}
+			must(t, conn.Close())
+		})
+	}
 }
 
 // drip sends a piece each second until nobody takes it any more.

@@ -172,15 +172,18 @@ func TestTicketsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, labs := patient()
 		w := start(t, cfg, labs)
+		queue := fmt.Sprintf("asynq:{%s}:", w.api.Tickets().Name(slackgate.Paid))
+		if err := w.redis.Set(queue+"paused", "1"); err != nil { // so that no worker is faster
+			t.Fatal(err)
+		}
 		var ids []string
 		for range 10 {
 			ids = append(ids, w.submit(&client.Job{Class: "batch", Text: document}).JobID)
 		}
-		pending := fmt.Sprintf("asynq:{%s}:pending", w.api.Tickets().Name(slackgate.Paid))
-		if !w.redis.Exists(pending) {
+		if !w.redis.Del(queue + "pending") {
 			t.Fatal("no ticket is pending: the test removes nothing")
 		}
-		w.redis.Del(pending)
+		w.redis.Del(queue + "paused")
 		var ends []*broker.Job
 		for _, id := range ids {
 			ends = append(ends, w.wait(id))

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"cmp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,8 +32,14 @@ func TestUsageForms(t *testing.T) {
 		{"usage-absurd.negative", broker.KnownEstimated, false, true, false},
 		{"usage-absurd.huge", broker.KnownEstimated, false, true, false},
 		{"usage-absurd.strings", broker.KnownReported, true, false, false},
-		{"usage-absurd.cached", broker.KnownReported, true, true, false},
-		{"paid-in-disguise", broker.KnownReported, true, false, true},
+		{"usage-absurd.cached", broker.KnownReported, false, true, false},
+		{"usage-apart.reasoning", broker.KnownReported, true, false, false},
+		{"usage-apart.untold", broker.KnownReported, true, true, false},
+		{"usage-apart.total", broker.KnownReported, true, false, false},
+		{"paid-in-disguise", broker.KnownReported, true, true, true}, // of a backend with a price
+		{"cost-absurd.high", broker.KnownReported, true, true, true},
+		{"cost-absurd.zero", broker.KnownReported, true, false, true},
+		{"cost-absurd.zeros", broker.KnownEstimated, false, false, true},
 	} {
 		t.Run(tt.fault, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,7 +65,7 @@ func TestUsageForms(t *testing.T) {
 				if tt.exact && (r.InputTokens != int64(a.PromptTokens) || r.OutputTokens != int64(a.CompletionTokens)) {
 					t.Errorf("booked %d and %d tokens, used were %d and %d", r.InputTokens, r.OutputTokens, a.PromptTokens, a.CompletionTokens)
 				}
-				if r.InputTokens <= 0 || r.OutputTokens <= 0 || r.CostMicro < 0 || r.InputTokens > 1e6 || r.OutputTokens > 1e6 || r.CachedTokens > r.InputTokens {
+				if r.InputTokens <= 0 || r.OutputTokens <= 0 || r.CostMicro <= 0 || r.CostMicro > max(r.MaxCostMicro, *cmp.Or(r.ListCostMicro, new(r.CostMicro))) || r.InputTokens > 1e6 || r.OutputTokens > 1e6 || r.CachedTokens > r.InputTokens {
 					t.Errorf("booked %+v", r)
 				}
 				if r.OpenedAtMS == 0 || r.SettledAtMS < r.OpenedAtMS {

@@ -26,9 +26,12 @@ type Worker struct {
 	metricsAddr net.Addr
 	leaving     sync.WaitGroup // pools that a reload has replaced
 
-	mu    sync.Mutex // guards pools and slots, between Reload and Stop
+	// hurried ends when Stop's context does.
+	hurried context.Context
+	hurry   context.CancelFunc
+
+	mu    sync.Mutex // guards pools, between Reload and Stop
 	pools map[slackgate.Path]*workers.Pool
-	slots map[slackgate.Path]int
 }
 
 // StartWorker starts the pools for which this worker offers slots, and its
@@ -38,7 +41,8 @@ func StartWorker(o Options) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{base: b, transport: o.Transport, pools: map[slackgate.Path]*workers.Pool{}, slots: map[slackgate.Path]int{}}
+	w := &Worker{base: b, transport: o.Transport, pools: map[slackgate.Path]*workers.Pool{}}
+	w.hurried, w.hurry = context.WithCancel(context.Background())
 	if err := w.start(&o); err != nil {
 		_ = w.Stop(context.Background())
 		return nil, err
@@ -52,19 +56,20 @@ func (w *Worker) start(o *Options) error {
 	if err != nil {
 		return err
 	}
-	offered := 0
 	for _, path := range slackgate.Paths {
-		slots := slotsOf(w.config(), path)
-		if slots == 0 {
-			continue
-		}
-		offered += slots
-		if err := w.startPool(path, slots); err != nil {
+		p, err := w.newPool(w.config(), path)
+		if err != nil {
 			return err
 		}
+		if p != nil {
+			w.pools[path] = p
+		}
 	}
-	if offered == 0 {
+	if len(w.pools) == 0 {
 		return broker.Fieldf("worker", "offers no slots to any pool")
+	}
+	for _, p := range w.pools {
+		p.Start()
 	}
 	w.metrics.Backends(w.backends)
 	return nil
@@ -80,18 +85,24 @@ func labOverrun(cfg *config.Config) time.Duration {
 	return 0
 }
 
-func (w *Worker) startPool(path slackgate.Path, slots int) error {
-	pool := w.config().Pool(path)
+// newPool makes a pool as configured, not yet started; nil where this worker
+// offers it no slots.
+func (w *Worker) newPool(cfg *config.Config, path slackgate.Path) (*workers.Pool, error) {
+	shards := w.lanes(cfg, path)
+	if len(shards) == 0 {
+		return nil, nil //nolint:nilnil // there is none to make
+	}
+	pool := cfg.Pool(path)
 	if len(pool.Backends) == 0 {
-		return noBackends(path)
+		return nil, broker.Fieldf("pools."+path.String()+".backends", "is empty: there is nothing to call; name backends there, or write limit: 0 if there is no such pool")
 	}
 	var callers []*backend.Client
-	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS), Overrun: labOverrun(w.config())}
+	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS), Overrun: labOverrun(cfg)}
 	for i := range pool.Backends {
 		b := &pool.Backends[i]
 		caller, err := w.caller(b)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		callers = append(callers, caller)
 		rc.Backends = append(rc.Backends, attempt.Backend{
@@ -99,17 +110,18 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 			MaxInFlight: b.Limit,
 		})
 	}
-	p, err := workers.Start(workers.Options{
-		Path: path, Shards: w.lanes(path), Attempts: rc, Home: w.shards[0].store, Redis: w.rdb,
+	return workers.New(workers.Options{
+		Path: path, Shards: shards, Attempts: rc, Home: w.shards[0].store, Redis: w.rdb,
 		BackendP95: func(name string) time.Duration {
 			m := w.meter.Get(measure.BackendName(name))
 			return time.Duration(m.FirstByte.P95MS * float64(time.Millisecond))
 		},
 		FirstByteP95:    func() int64 { return w.firstByteP95(path) },
 		HoldP95:         func() int64 { return w.holdP95(path) },
-		LongestSlack:    func() int64 { return w.longestSlack(path) },
+		Remeasure:       w.meter.Since,
+		Unmeasured:      func(idle bool) bool { return w.unmeasured(path, idle) },
 		SystemPrompt:    w.prompt,
-		Reroute:         w.admitter.Rescue,
+		Reoffer:         w.admitter.ReofferClaimed,
 		FallbackEnabled: w.fallbackEnabled,
 		Observer:        w.metrics,
 		Stopped: func() {
@@ -119,16 +131,11 @@ func (w *Worker) startPool(path slackgate.Path, slots int) error {
 		},
 		Background: w.background,
 		Log:        w.log,
-		Poll:       ms(w.config().Worker.PollMS),
-		Lease:      ms(w.config().Worker.LeaseMS),
-		Heartbeat:  ms(w.config().Worker.HeartbeatMS),
-		Grace:      ms(w.config().Worker.ShutdownGraceMS),
+		Poll:       ms(cfg.Worker.PollMS),
+		Lease:      ms(cfg.Worker.LeaseMS),
+		Heartbeat:  ms(cfg.Worker.HeartbeatMS),
+		Grace:      ms(cfg.Worker.ShutdownGraceMS),
 	})
-	if err != nil {
-		return err
-	}
-	w.pools[path], w.slots[path] = p, slots
-	return nil
 }
 
 // backends is how all pools' backends look from this worker.
@@ -142,17 +149,29 @@ func (w *Worker) backends() []broker.BackendState {
 	return out
 }
 
-// longestSlack is the longest slack that jobs of the pool's classes have by
-// default.
-func (w *Worker) longestSlack(path slackgate.Path) int64 {
-	var longest int64
-	for _, c := range w.config().Classes {
-		prefer, _ := c.Prefer.Paths()
-		if prefer[0] == path || prefer[1] == path {
-			longest = max(longest, c.DeadlineMS-max(*c.ReserveMS, w.config().Gate.ReserveMS))
-		}
+// unmeasured is [workers.Options].Unmeasured. The classes' jobs are taken to have
+// their default deadline.
+func (w *Worker) unmeasured(path slackgate.Path, idle bool) bool {
+	if w.values().Policy == slackgate.Seed {
+		return false // measurement closes nothing
 	}
-	return longest
+	m := w.meter.Get(measure.PoolName(path))
+	b := m.Belief()
+	if idle && b.State == slackgate.NotIdentified {
+		return true
+	}
+	closed := false
+	for _, c := range w.config().Classes {
+		if prefer, _ := c.Prefer.Paths(); prefer[0] != path && prefer[1] != path {
+			continue
+		}
+		job := slackgate.Job{ReserveMS: max(*c.ReserveMS, w.config().Gate.ReserveMS), FirstByteOnly: c.Success == config.SuccessFirstByte}
+		if b.NeedMS(&job) <= c.DeadlineMS-job.ReserveMS {
+			return false
+		}
+		closed = true
+	}
+	return closed
 }
 
 // prompt is the system prompt of a class; that of the default class for jobs
@@ -212,15 +231,16 @@ func (w *Worker) MetricsAddr() string { return w.metricsAddr.String() }
 
 // Stop takes no more jobs, lets those in flight end within the configured
 // grace or until ctx is done, hands back the rest, and returns what had failed
-// in the background.
+// in the background. Pools that a reload has replaced hear of ctx too.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var wg sync.WaitGroup
+	defer w.hurry()
+	defer context.AfterFunc(ctx, w.hurry)()
 	for _, p := range w.pools {
-		wg.Go(func() { p.Stop(ctx) })
+		w.stopPool(p)
 	}
-	wg.Wait()
+	clear(w.pools)
 	w.leaving.Wait()
 	return errors.Join(w.close(context.WithoutCancel(ctx)))
 }

@@ -21,8 +21,10 @@ import (
 	"leeway/broker/config"
 	"leeway/broker/wire"
 	"leeway/cmd/app"
+	"leeway/rehearsal/redistest"
 	"leeway/rehearsal/stage"
 	"leeway/slackgate"
+	"leeway/workers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,6 +56,19 @@ func (l *logs) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
+// errors are the lines at level ERROR.
+func (l *logs) errors() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out strings.Builder
+	for line := range strings.Lines(l.buf.String()) {
+		if strings.Contains(line, `"level":"ERROR"`) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // jobs returns the lines that submissions got, by job id.
 func (l *logs) jobs(t *testing.T) map[string][]map[string]any {
 	t.Helper()
@@ -77,7 +92,8 @@ func (l *logs) jobs(t *testing.T) map[string][]map[string]any {
 type lives struct {
 	profile, tail string
 	slots         int
-	p95           int64 // declared; 0: the pool's
+	p95           int64  // declared; 0: the pool's
+	model         string // empty: the lab's own
 }
 
 // start builds a world inside a bubble, and completes cfg. labs name each pool's
@@ -95,7 +111,7 @@ func startWith(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives
 	for path, backends := range labs {
 		for n, l := range backends {
 			o.Labs = append(o.Labs, stage.Lab{
-				Name: fmt.Sprintf("%s-%d", path, n+1), Path: path, Profile: l.profile, Tail: l.tail, Slots: l.slots, P95MS: l.p95,
+				Name: fmt.Sprintf("%s-%d", path, n+1), Path: path, Profile: l.profile, Tail: l.tail, Slots: l.slots, P95MS: l.p95, Model: l.model,
 			})
 		}
 	}
@@ -109,6 +125,7 @@ func startWith(t *testing.T, cfg *config.Config, labs map[slackgate.Path][]lives
 	t.Cleanup(func() {
 		must(t, s.Stop(context.Background()))
 		time.Sleep(time.Second) // the Redis clients' own goroutines see that they are done
+		redistest.RemainsIn(t, cfg.Redis.Prefix, s.Redis)
 	})
 	return w
 }
@@ -167,7 +184,7 @@ func (w *world) balance(ends []*broker.Job, rejectMisses int) {
 	}
 	for i := range settled {
 		key := fmt.Sprintf("%s/%d", settled[i].JobID, settled[i].Attempt)
-		if !wantSpend[key] {
+		if !wantSpend[key] && settled[i].Class != workers.ProbeClass {
 			w.t.Errorf("spend row %s without its attempt, or twice", key)
 		}
 		delete(wantSpend, key)

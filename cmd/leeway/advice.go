@@ -21,7 +21,7 @@ func advice(command string, err error) string {
 	}
 	switch first, _, _ := strings.Cut(command, " "); first {
 	case "drill":
-		return "is the API running there? --url says where it is, and without it the drill starts a Leeway of its own"
+		return "is the API running there? --api says where it is, and without it the drill starts a Leeway of its own"
 	case "healthcheck": // the address is all that it was given
 		return ""
 	}

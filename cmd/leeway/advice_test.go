@@ -17,7 +17,7 @@ func TestAdvice(t *testing.T) {
 		says          string // "" for no advice
 	}{
 		{"the API is away", "jobs list", away, "--api or LEEWAY_API"},
-		{"what is drilled is away", "drill run <name>", away, "--url says where it is"},
+		{"what is drilled is away", "drill run <name>", away, "--api says where it is"},
 		{"what is checked is away", "healthcheck <url>", away, ""},
 		{"the error says it all", "submit <files>", errors.New("no such file"), ""},
 		{"no key", "jobs", &wire.Problem{Status: 401}, "LEEWAY_KEY"},

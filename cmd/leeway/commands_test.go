@@ -78,7 +78,7 @@ const (
 	runningJob = `{"job_id":"j2","state":"running","class":"summary","path":"free","accepted_at_ms":1893456000000,
 		"deadline_at_ms":1893456015000,"admission":{},"attempts":1}`
 	failedJob = `{"job_id":"j3","state":"done","class":"summary","path":"free","accepted_at_ms":1893456000000,
-		"deadline_at_ms":1893456015000,"admission":{},"outcome":"failed","cause":"backend_error","reason":"status 500","attempts":2,"elapsed_ms":50}`
+		"deadline_at_ms":1893456015000,"admission":{},"outcome":"failed","cause":"backend_error","reason":"status 500","detail":"no such model: x","attempts":2,"elapsed_ms":50}`
 )
 
 // trimmed is a text without the blanks at the ends of its lines.
@@ -296,7 +296,8 @@ func TestCommands(t *testing.T) {
 			[]string{"GET /v1/jobs/j3?wait=0s"}, 0,
 			"j3: done, class summary, path free\n" +
 				"accepted 2030-01-01T00:00:00Z, deadline 2030-01-01T00:00:15Z, predicted wait 0 ms, waited 0 ms, attempts 2\n" +
-				"outcome failed after 50 ms, cause backend_error status 500\n",
+				"outcome failed after 50 ms, cause backend_error status 500\n" +
+				"the provider's words: no such model: x\n",
 		},
 		{
 			"jobs cancel of a waiting job", "jobs cancel j1",

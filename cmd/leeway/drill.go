@@ -229,7 +229,7 @@ type drillListCmd struct {
 	deploymentFlags
 }
 
-// Run prints the drills, with --url those that can be played there and why the
+// Run prints the drills, with --api those that can be played there and why the
 // others cannot.
 func (c *drillListCmd) Run(ctx context.Context, out io.Writer) error {
 	where := func(p *drill.Plan) string {

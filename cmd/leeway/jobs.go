@@ -76,10 +76,16 @@ func printJob(out io.Writer, v *broker.Job) {
 	if v.Backend != "" {
 		fmt.Fprintf(out, " by %s", v.Backend)
 	}
+	if v.Model != "" {
+		fmt.Fprintf(out, ", model %s", v.Model)
+	}
 	if v.Cause != "" {
 		fmt.Fprintf(out, ", cause %s %s", v.Cause, v.Reason)
 	}
 	fmt.Fprintln(out)
+	if v.Detail != "" {
+		fmt.Fprintf(out, "the provider's words: %s\n", v.Detail)
+	}
 	switch {
 	case v.Answer != "":
 		answer := v.Answer

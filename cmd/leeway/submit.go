@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"leeway/broker"
 	"leeway/broker/wire"
@@ -24,6 +26,7 @@ type submitCmd struct {
 	Class    string        `help:"The jobs' class; the default class if left out."`
 	Deadline time.Duration `help:"How long each may take, for example 15s; the class's deadline if left out."`
 	JSONL    bool          `name:"jsonl" help:"Read every input as JSONL, standard input too."`
+	Encoding string        `placeholder:"NAME" help:"What the files are in, if not UTF-8: utf-16, latin1, windows-1251, ... A byte order mark overrides it. What cannot be read in it is not submitted."`
 	Out      string        `placeholder:"PATH" help:"Where answers go: a folder, a .jsonl file, or - for JSONL on standard output. Printed with the lines, if left out."`
 	Retry    string        `name:"retry-rejected-until" placeholder:"TIME" help:"Offer what was refused again, as the gate says, until then: a duration such as 2h, an hour such as 06:00, or an RFC 3339 time."`
 	Parallel int           `help:"How many documents are under way at once; all, if left out."`
@@ -34,10 +37,11 @@ type submitCmd struct {
 	mu     sync.Mutex // guards what follows, and out
 	count  counts
 	res    *results
-	say    io.Writer // where lines go
-	live   bool      // say is a terminal: the last line is the progress
-	broken error     // of the results
-	docs   map[string]*document
+	say    io.Writer            // where lines go
+	live   bool                 // say is a terminal: the last line is the progress
+	broken error                // of the results
+	docs   map[string]*document // by custom_id
+	names  map[string]bool      // of documents
 }
 
 // Run submits everything, waits for every end and prints a line for each.
@@ -51,33 +55,42 @@ func (c *submitCmd) Run(ctx context.Context, out io.Writer) (err error) {
 	if c.Deadline < 0 || c.Deadline%time.Millisecond != 0 {
 		return errors.New("--deadline must be a whole number of milliseconds, for example 15s or 1500ms")
 	}
+	in := input{jsonl: c.JSONL, out: c.Out, fail: c.unread, leave: c.leftOut}
+	if in.encoding, err = encodingOf(c.Encoding); err != nil {
+		return err
+	}
+	paths, err := expand(c.Files)
+	if err != nil {
+		return err
+	}
 	if c.res, err = openResults(c.Out, out); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.res.close()) }()
-	c.say, c.run, c.docs = out, "cli-"+rand.Text(), map[string]*document{}
+	c.say, c.run, c.docs, c.names = out, "cli-"+rand.Text(), map[string]*document{}, map[string]bool{}
 	if c.Out == "-" {
 		c.say = os.Stderr // standard output is the results'
 	}
 	c.live = terminal(c.say)
 
-	in := make(chan *document)
-	s := newSender(c, in)
+	read := make(chan *document)
+	s := newSender(c, read)
+	in.yield = func(d document) error {
+		c.prepare(&d)
+		select {
+		case read <- &d:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.sent:
+			return errStopped
+		}
+	}
 	var reading error
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer close(in)
-		reading = documents(ctx, c.Files, os.Stdin, c.JSONL, func(d document) error {
-			c.prepare(&d)
-			select {
-			case in <- &d:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-s.sent:
-				return errStopped
-			}
-		})
+		defer close(read)
+		reading = in.read(ctx, paths, os.Stdin)
 	})
 	sending := s.run(ctx)
 	wg.Wait()
@@ -110,8 +123,8 @@ var errStopped = errors.New("stopped")
 // maxCustomID is the longest that the API takes, in bytes.
 const maxCustomID = wire.MaxProducerBytes
 
-// prepare fills in what the command line says of all documents, and a name that
-// no other has. A line of JSONL may say otherwise.
+// prepare fills in what the command line says of all documents, and a name and a
+// custom_id that no other has. A line of JSONL may say otherwise.
 func (c *submitCmd) prepare(d *document) {
 	if d.job.Class == "" {
 		d.job.Class = c.Class
@@ -128,7 +141,38 @@ func (c *submitCmd) prepare(d *document) {
 		}
 	}
 	c.docs[d.job.CustomID] = d
+	if c.names[d.name] {
+		d.name = d.place
+	}
+	if !utf8.ValidString(d.name) { // it goes into JSON, where two might become one
+		d.name = strings.Trim(strconv.Quote(d.name), `"`)
+	}
+	name := d.name
+	for n := 2; c.names[d.name]; n++ {
+		d.name = fmt.Sprintf("%s (%d)", name, n)
+	}
+	c.names[d.name] = true
 	c.count.offered++
+}
+
+// unread takes note of a document that cannot be read.
+func (c *submitCmd) unread(name string, err error) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err // the line names the path
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count.offered++
+	c.count.failed++
+	c.printf("-> failed            %s: %v\n", name, err)
+	c.keep(&result{Name: name, Error: err.Error()})
+}
+
+// leftOut says what is not submitted, as it should be.
+func (c *submitCmd) leftOut(name, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.printf("-- left out %s: %s\n", name, why)
 }
 
 // verdict takes note of what the gate said of a document. It reports whether the
@@ -184,6 +228,9 @@ func (c *submitCmd) outcome(l *wire.ResultLine) bool {
 		c.count.missed++
 	}
 	c.printf("<- %-16s in all %d ms  %s  %s\n", view.Outcome, view.ElapsedMS, view.ID, d.name)
+	if view.Detail != "" {
+		c.printf("   the provider's words: %s\n", view.Detail)
+	}
 	if c.Out == "" && view.Answer != "" {
 		c.printf("   %s\n", strings.ReplaceAll(strings.TrimSpace(view.Answer), "\n", "\n   "))
 	}

@@ -1,11 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
 
 	"leeway/broker"
 	"leeway/broker/wire"
@@ -16,6 +23,8 @@ type result struct {
 	Name    string        `json:"name"`
 	Verdict *wire.Verdict `json:"verdict,omitempty"`
 	Job     *broker.Job   `json:"job,omitempty"`
+	// File is the answer's, in the folder of the results.
+	File string `json:"file,omitempty"`
 	// Error is why there is no job.
 	Error string `json:"error,omitempty"`
 }
@@ -24,7 +33,10 @@ type result struct {
 // results.jsonl beside them; a JSONL file; or the lines of the command itself.
 type results struct {
 	dir   string
-	lines io.WriteCloser // nil: none
+	lines io.WriteCloser  // nil: none
+	file  string          // that of the lines
+	empty bool            // nothing was added
+	taken map[string]bool // folded names of what is in dir
 }
 
 type keepOpen struct{ io.Writer }
@@ -38,47 +50,117 @@ func openResults(path string, stdout io.Writer) (*results, error) {
 	case path == "-":
 		return &results{lines: keepOpen{stdout}}, nil
 	case isJSONL(path):
-		f, err := os.Create(path)
-		return &results{lines: f}, err
+		f, err := create(path)
+		return &results{lines: f, file: path, empty: true}, err
 	}
 	if err := os.MkdirAll(path, 0o750); err != nil {
 		return nil, err
 	}
-	f, err := os.Create(filepath.Join(path, "results.jsonl"))
-	return &results{dir: path, lines: f}, err
+	there, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	r := &results{dir: path, file: filepath.Join(path, "results.jsonl"), empty: true, taken: map[string]bool{}}
+	for _, e := range there {
+		r.taken[folded(e.Name())] = true
+	}
+	r.lines, err = create(r.file)
+	return r, err
+}
+
+// create makes a file that is not there yet: nothing is overwritten.
+func create(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		err = fmt.Errorf("nothing is overwritten, give --out another place: %w", err)
+	}
+	return f, err
 }
 
 func (r *results) add(res *result) error {
+	r.empty = false
+	var kept error
 	if r.dir != "" && res.Job != nil && res.Job.Answer != "" {
-		if err := os.WriteFile(filepath.Join(r.dir, fileName(res.Name)), []byte(res.Job.Answer+"\n"), 0o600); err != nil {
-			return err
-		}
+		res.File, kept = r.keep(res.Name, res.Job)
 	}
 	if r.lines == nil {
 		return nil
 	}
-	return printJSON(r.lines, res)
+	return errors.Join(kept, printJSON(r.lines, res))
+}
+
+// keep writes an answer to a file of its own, and returns its name.
+func (r *results) keep(name string, job *broker.Job) (string, error) {
+	file := fileName(name, "")
+	var f *os.File
+	err := fs.ErrExist
+	if len(file) <= maxFileName && !r.taken[folded(file)] {
+		r.taken[folded(file)] = true
+		f, err = create(filepath.Join(r.dir, file))
+	}
+	if errors.Is(err, fs.ErrExist) {
+		file = fileName(name, job.ID)
+		f, err = create(filepath.Join(r.dir, file))
+	}
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(job.Answer + "\n")
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(f.Name()) // half an answer is none
+		return "", err
+	}
+	return file, nil
 }
 
 func (r *results) close() error {
 	if r.lines == nil {
 		return nil
 	}
-	return r.lines.Close()
+	err := r.lines.Close()
+	if r.empty { // the next attempt may have the place
+		err = errors.Join(err, os.Remove(r.file))
+	}
+	return err
 }
 
-// fileName is a document's name as that of one file: its folders' names stay in
-// it, so that two documents of the same name in two folders have two answers.
-func fileName(name string) string {
-	name = strings.TrimLeft(filepath.ToSlash(filepath.Clean(name)), "./")
-	name = strings.NewReplacer("/", "_", ":", "_", "\x00", "_").Replace(name)
-	if name == "" || name == "-" {
+// folded is a file's name without regard to capitals and to how letters are
+// composed: the folder may be, or come, where neither counts.
+func folded(file string) string { return cases.Fold().String(norm.NFC.String(file)) }
+
+const (
+	answerExt = ".answer.txt"
+	// maxFileName is the longest name that file systems take, in bytes.
+	maxFileName = 255
+)
+
+// fileName is a document's name as that of its answer's file. / is written +, and
+// what not every file system takes is its bytes as %2B: two names never become one.
+// With a job's id that id is part of it, and what is too long is cut.
+func fileName(name, jobID string) string {
+	if name == "-" {
 		name = "stdin"
 	}
-	if len(name) > 200 {
-		name = name[len(name)-200:]
+	var b strings.Builder
+	for i, r := range name {
+		_, size := utf8.DecodeRuneInString(name[i:])
+		switch {
+		case r == '/':
+			b.WriteByte('+')
+		case r == '.' && i == 0, r == utf8.RuneError && size == 1, !unicode.IsPrint(r), strings.ContainsRune(`+%~\:*?"<>|`, r):
+			for _, c := range []byte(name[i : i+size]) {
+				fmt.Fprintf(&b, "%%%02X", c)
+			}
+		default:
+			b.WriteRune(r)
+		}
 	}
-	return name + ".answer.txt"
+	file := b.String()
+	if jobID == "" {
+		return file + answerExt
+	}
+	mark := "~" + strings.TrimSuffix(fileName(jobID[:min(len(jobID), 64)], ""), answerExt) + answerExt
+	return strings.ToValidUTF8(file[:min(len(file), max(maxFileName-len(mark), 0))], "") + mark
 }
 
 // counts are how many documents came to what.

@@ -73,14 +73,15 @@ func TestResultsGoWhereTheyShould(t *testing.T) {
 	if said := addAllTo(t, folder); said != "" {
 		t.Errorf("results for a folder on standard output:\n%s", said)
 	}
-	if diff := cmp.Diff(lines, read(t, filepath.Join(folder, "results.jsonl"))); diff != "" {
+	named := strings.Replace(read(t, filepath.Join(folder, "results.jsonl")), `,"file":"sub+a.txt.answer.txt"`, "", 1)
+	if diff := cmp.Diff(lines, named); diff != "" {
 		t.Errorf("in a folder (-standard output +folder):\n%s", diff)
 	}
 	answers, err := filepath.Glob(filepath.Join(folder, "*.answer.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{filepath.Join(folder, "sub_a.txt.answer.txt")}, answers); diff != "" {
+	if diff := cmp.Diff([]string{filepath.Join(folder, "sub+a.txt.answer.txt")}, answers); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 	if got := read(t, answers[0]); got != "a < b\n" {
@@ -96,6 +97,17 @@ func TestResultsNowhereToGo(t *testing.T) {
 	for _, path := range []string{file, filepath.Join(file, "r.jsonl")} {
 		if _, err := openResults(path, nil); err == nil {
 			t.Errorf("%s: results below a file", path)
+		}
+	}
+	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "r.jsonl")} {
+		for range 2 { // what has no results yet is no obstacle
+			r, err := openResults(path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

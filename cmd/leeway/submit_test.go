@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,8 +16,16 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
+	"golang.org/x/text/encoding/unicode"
+	"golang.org/x/text/unicode/norm"
 
 	"leeway/broker/config"
 	"leeway/rehearsal/stage"
@@ -44,6 +53,9 @@ func TestDocuments(t *testing.T) {
 		"e.jsonl":  "{\"text\":\"E1\",\"custom_id\":\"e-1\",\"class\":\"nightly\",\"deadline_ms\":5}\n\n\"E3\"\n",
 		"f.NDJSON": `{"text":"F","deadline_at":"2030-01-31T02:14:00Z"}`,
 	})
+	if err := os.Symlink(dir, filepath.Join(dir, ".link")); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -51,6 +63,7 @@ func TestDocuments(t *testing.T) {
 		json bool
 		want string
 	}{
+		{"a link to a folder", []string{filepath.Join(dir, ".link")}, "", false, ".link/a.txt=A e-1=E1 .link/e.jsonl:3=E3 .link/f.NDJSON:1=F .link/sub/b.md=B"},
 		{"a folder", []string{dir}, "", false, "a.txt=A e-1=E1 e.jsonl:3=E3 f.NDJSON:1=F sub/b.md=B"},
 		{"a pattern", []string{filepath.Join(dir, "*.txt")}, "", false, "a.txt=A .d.txt=D"},
 		{"two files", []string{filepath.Join(dir, "sub/b.md"), filepath.Join(dir, "a.txt")}, "", false, "sub/b.md=B a.txt=A"},
@@ -59,10 +72,14 @@ func TestDocuments(t *testing.T) {
 		{"nothing on standard input", []string{"-"}, "", true, ""},
 	} {
 		var got []string
-		err := documents(t.Context(), tt.args, strings.NewReader(tt.in), tt.json, func(d document) error {
+		in := input{jsonl: tt.json, yield: func(d document) error {
 			got = append(got, strings.TrimPrefix(d.name, dir+"/")+"="+d.job.Text)
 			return nil
-		})
+		}, fail: func(name string, err error) { t.Errorf("%s: %s: %v", tt.name, name, err) }, leave: func(string, string) {}}
+		paths, err := expand(tt.args)
+		if err == nil {
+			err = in.read(t.Context(), paths, strings.NewReader(tt.in))
+		}
 		want := tt.want
 		if tt.name == "a pattern" {
 			slices.Sort(got)
@@ -72,20 +89,13 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%s: %q, %v", tt.name, got, err)
 		}
 	}
-	for _, tt := range []struct{ arg, in, want string }{
-		{filepath.Join(dir, "nope*"), "", "no file fits"},
-		{"-", "{\"text\":\"x\"}\n{\"txet\":\"x\"}", "-:2: want a JSON object"},
-		{"-", "text", "-:1: want a JSON object"},
-		{"-", "\n" + strings.Repeat("x", maxDocument+1), "-:2: the line is longer"},
-	} {
-		err := documents(t.Context(), []string{tt.arg}, strings.NewReader(tt.in), true, func(document) error { return nil })
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v; want %s", tt.arg, err, tt.want)
-		}
+	if paths, err := expand([]string{dir, filepath.Join(dir, "nope*")}); err == nil || !strings.Contains(err.Error(), "no file fits") {
+		t.Errorf("a pattern that nothing fits: %q, %v", paths, err)
 	}
-	err := documents(t.Context(), []string{"-"}, strings.NewReader(strings.Repeat("x", maxDocument+1)), false, func(document) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "split it") {
-		t.Errorf("a large document: %v", err)
+	stopped := errors.New("stopped")
+	in := input{jsonl: true, yield: func(document) error { return stopped }}
+	if err := in.read(t.Context(), []string{"-"}, strings.NewReader("\"x\"\n\"y\"")); !errors.Is(err, stopped) {
+		t.Errorf("the end of reading: %v", err)
 	}
 }
 
@@ -106,13 +116,168 @@ func TestParseUntil(t *testing.T) {
 	}
 }
 
+// What cannot be submitted has a line that names it, and all else is submitted.
+func TestWhatIsLeftOutIsSaid(t *testing.T) {
+	dir := files(t, map[string]string{
+		"a.txt": "one", "utf16.txt": "\xff\xfeo\x00", "utf16be.jsonl": "\xfe\xff\x00{", "latin1.txt": "gr\xfc\xdfe", "bom.txt": "\ufefftwo", "zero.bin": "PK\x03\x04\x00",
+		"doc.pdf": "%PDF-1.4 of letters", "large.txt": strings.Repeat("x", maxDocument+1), "locked.txt": "x", "shut/in.txt": "x", ".hidden": "x", ".git/x": "x",
+		"l.jsonl": "\ufeff{\"text\":\"three\"}\n{\"txet\":\"x\"}\nnonsense\n\"\xfc\"\n\"" + strings.Repeat("x", maxDocument) + "\"\n" +
+			`{"text":"x"} {"text":"y"}` + "\n" + `{"text":"\ud800"}` + "\n" + `{"text":"four"}`,
+		"z.txt": "five",
+	})
+	t.Chdir(dir)
+	for _, err := range []error{
+		os.Symlink("a.txt", "link.txt"), syscall.Mkfifo("fifo", 0o600), os.Chmod("locked.txt", 0), os.Chmod("shut", 0),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() { _ = os.Chmod("shut", 0o700) }()
+	var texts []string
+	srv := httptest.NewServer(&gateOf{view: good, offer: func(_ int, text string) (int, string) {
+		texts = append(texts, text)
+		return 202, yes
+	}})
+	defer srv.Close()
+	var out, errs bytes.Buffer
+	exit := run([]string{"submit", "--api", srv.URL, ".", "--out=out"}, &out, &errs)
+	want := []string{"one", "two", "three", "four", "five"}
+	if os.Getuid() == 0 { // nothing is shut to root
+		want = append(want, "x", "x")
+	} else if !strings.Contains(out.String(), "locked.txt: permission denied") || !strings.Contains(out.String(), "shut: permission denied") {
+		t.Errorf("it does not say what may not be read:\n%s", &out)
+	}
+	slices.Sort(texts)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, texts); exit != exitFailed || diff != "" {
+		t.Errorf("exit %d, submitted (-want +got):\n%s%s%s", exit, diff, &out, &errs)
+	}
+	for _, says := range []string{
+		"utf16.txt: is UTF-16", "utf16be.jsonl: is UTF-16", "latin1.txt: is not UTF-8 at byte 2", "zero.bin: is binary", "doc.pdf: is a PDF", "large.txt: is larger",
+		"l.jsonl:2: want a JSON object", "l.jsonl:3: want a JSON object", "l.jsonl:4: is not UTF-8", "l.jsonl:5: the line is longer", "l.jsonl:6: want", "l.jsonl:7: want",
+		"link.txt: is a link", "fifo: is no regular file", "left out .hidden: is hidden", "left out .git: is hidden", "left out out: is where answers go",
+	} {
+		if !strings.Contains(out.String(), says) {
+			t.Errorf("it does not say %q:\n%s", says, &out)
+		}
+	}
+	if got := strings.Count(read(t, "out/results.jsonl"), `"error"`); got < 14 {
+		t.Errorf("the results name %d that could not be submitted:\n%s", got, &out)
+	}
+}
+
+// Files in another encoding are read in it, and one that is not in it is refused.
+func TestSubmitReadsOtherEncodings(t *testing.T) {
+	const text = "Größe 5 µ"
+	in := func(e encoding.Encoding, s string) string {
+		s, err := e.NewEncoder().String(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	dir := files(t, map[string]string{
+		"latin1.txt": in(charmap.ISO8859_1, text), "latin1.jsonl": in(charmap.ISO8859_1, strconv.Quote(text)), "marked.txt": "\ufeff" + text,
+		"utf16.txt": in(unicode.UTF16(unicode.BigEndian, unicode.UseBOM), text), "utf16.jsonl": in(unicode.UTF16(unicode.LittleEndian, unicode.UseBOM), "\n"+strconv.Quote(text)),
+		"odd.bin": "\xff\xfex\x00y", "nul.bin": "a\x00",
+	})
+	var texts []string
+	srv := httptest.NewServer(&gateOf{view: good, offer: func(_ int, text string) (int, string) {
+		texts = append(texts, text)
+		return 202, yes
+	}})
+	defer srv.Close()
+	var out, errs bytes.Buffer
+	exit := run([]string{"submit", "--api", srv.URL, dir, "--encoding=latin1"}, &out, &errs)
+	if diff := cmp.Diff(slices.Repeat([]string{text}, 5), texts); exit != exitFailed || diff != "" {
+		t.Errorf("exit %d, submitted (-want +got):\n%s%s%s", exit, diff, &out, &errs)
+	}
+	if s := out.String(); !strings.Contains(s, "odd.bin: is not") || !strings.Contains(s, "nul.bin: is binary") {
+		t.Errorf("what is in no encoding is not named:\n%s", s)
+	}
+	if exit := run([]string{"submit", "--encoding=klingon", dir}, &out, &errs); exit != exitFailed || !strings.Contains(errs.String(), "--encoding") {
+		t.Errorf("exit %d, %s", exit, &errs)
+	}
+}
+
+// Whatever documents are called, each answer is in a file of its own, also where
+// a file system does not tell capitals apart, and what is there already stays.
+func TestEveryAnswerHasItsFile(t *testing.T) {
+	long := strings.Repeat("x", 240)
+	dir := files(t, map[string]string{
+		"n/a_b.txt": "one", "n/a/b.txt": "two", "n/A_b.txt": "three", "n/ä.txt": "four", "n/a\u0308.txt": "five", "n/a%2Fb.txt": "six",
+		"n/\xff.txt": "seven", "n/\xfe.txt": "eight", "n/" + long + "1": "nine", "n/" + long + "2": "ten",
+		"1.jsonl": `{"text":"eleven","custom_id":"same"}` + "\n" + `{"text":"twelve","custom_id":"same"}`,
+		"2.jsonl": `{"text":"thirteen","custom_id":"same"}` + "\n" + `{"text":"fourteen","custom_id":"n/a_b.txt"}` + "\n" + `{"text":"fifteen","custom_id":"results.jsonl"}`,
+	})
+	t.Chdir(dir)
+	srv := httptest.NewServer(&gateOf{view: good, offer: func(int, string) (int, string) { return 202, yes }})
+	defer srv.Close()
+	var out, errs bytes.Buffer
+	args := []string{"submit", "--api", srv.URL, "n", "1.jsonl", "2.jsonl", "n/A_b.txt"}
+	const mine = "o/n+a_b.txt.answer.txt"
+	if err := os.Mkdir("o", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(mine, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if exit := run(append(args, "--out=o"), &out, &errs); exit != 0 {
+		t.Errorf("exit %d\n%s%s", exit, &out, &errs)
+	}
+	answers, err := filepath.Glob("o/*.answer.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folded := map[string]bool{}
+	for _, a := range answers {
+		folded[strings.ToLower(norm.NFC.String(a))] = true
+	}
+	if len(answers) != 17 || len(folded) != len(answers) || read(t, mine) != "mine" {
+		t.Errorf("%d files, %d without regard to capitals, of 16 answers and one from before; that one is %q now:\n%s",
+			len(answers), len(folded), read(t, mine), strings.Join(answers, "\n"))
+	}
+	names := map[string]bool{}
+	for line := range strings.Lines(read(t, "o/results.jsonl")) {
+		var r result
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if names[r.Name] {
+			t.Errorf("two results are called %s", r.Name)
+		}
+		names[r.Name] = true
+		if got := read(t, filepath.Join("o", r.File)); got != "The answer.\n" {
+			t.Errorf("%s: the answer in %s is %q", r.Name, r.File, got)
+		}
+	}
+	if len(names) != 16 {
+		t.Errorf("%d results of 16", len(names))
+	}
+	before := read(t, "o/results.jsonl")
+	for _, to := range []string{"o", "o/results.jsonl"} {
+		errs.Reset()
+		if exit := run(append(args, "--out", to), &out, &errs); exit != exitFailed || !strings.Contains(errs.String(), "results.jsonl") || read(t, "o/results.jsonl") != before {
+			t.Errorf("--out=%s again: exit %d, %s", to, exit, &errs)
+		}
+	}
+}
+
 func TestFileName(t *testing.T) {
 	for name, want := range map[string]string{
-		"a.txt": "a.txt.answer.txt", "sub/a.txt": "sub_a.txt.answer.txt", "../../etc/passwd": "etc_passwd.answer.txt", "/x/y": "x_y.answer.txt",
-		"-": "stdin.answer.txt", "e.jsonl:3": "e.jsonl_3.answer.txt", "..": "stdin.answer.txt", strings.Repeat("x", 300): strings.Repeat("x", 200) + ".answer.txt",
+		"a.txt": "a.txt", "sub/a.txt": "sub+a.txt", "../../etc/passwd": "%2E.+..+etc+passwd", "/x/y": "+x+y",
+		"-": "stdin", "stdin": "stdin", "e.jsonl:3": "e.jsonl%3A3", "..": "%2E.", "a+b%~": "a%2Bb%25%7E", "ä \xff\x1b": "ä %FF%1B",
+		strings.Repeat("x", 240): strings.Repeat("x", 240),
 	} {
-		if got := fileName(name); got != want {
+		if got := fileName(name, ""); got != want+".answer.txt" {
 			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for _, name := range []string{strings.Repeat("x", 300), strings.Repeat("ä", 150), strings.Repeat("/", 255)} {
+		got := fileName(name, "018f-1")
+		if len(got) > maxFileName || !utf8.ValidString(got) || !strings.HasSuffix(got, "~018f-1.answer.txt") {
+			t.Errorf("%s: %d bytes, %s", name, len(got), got)
 		}
 	}
 }
@@ -181,7 +346,7 @@ func (g *gateOf) read(w http.ResponseWriter, r *http.Request) {
 	}
 	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
 	for i := from; i < len(g.ended); i++ {
-		fmt.Fprintf(w, `{"line":1,"custom_id":%q,"next_cursor":%d,"job":%s}`+"\n", g.ended[i], i+1, g.view)
+		fmt.Fprintf(w, `{"line":1,"custom_id":%q,"next_cursor":%d,"job":%s}`+"\n", g.ended[i], i+1, strings.Replace(g.view, `"j"`, fmt.Sprintf(`"j%d"`, i), 1))
 	}
 }
 
@@ -192,6 +357,7 @@ const (
 	broken  = `{"type":"about:blank","title":"","status":400,"detail":"text: is empty","reason":"invalid_field","field":"text"}`
 	good    = `{"job_id":"j","state":"done","path":"paid","outcome":"usable","answer":"The answer."}`
 	late    = `{"job_id":"j","state":"done","path":"paid","outcome":"late"}`
+	down    = `{"job_id":"j","state":"done","path":"paid","outcome":"failed","detail":"not this text"}`
 	refused = http.StatusTooManyRequests
 )
 
@@ -208,6 +374,7 @@ func TestSubmitExit(t *testing.T) {
 	}{
 		{"all usable", func(int, string) (int, string) { return 202, yes }, good, nil, 0, 2, []string{"2 usable, 0 missed, 0 refused", "The answer.", "<- usable"}},
 		{"missed", func(int, string) (int, string) { return 202, yes }, late, nil, exitMissed, 2, []string{"2 missed", "<- late"}},
+		{"turned down", func(int, string) (int, string) { return 202, yes }, down, nil, exitMissed, 2, []string{"<- failed", "the provider's words: not this text"}},
 		{"one refused", func(_ int, text string) (int, string) {
 			if text == "one" {
 				return refused, no
@@ -306,7 +473,8 @@ func TestEveryErrorSaysWhatNext(t *testing.T) {
 	var out, errs bytes.Buffer
 	for says, args := range map[string][]string{
 		"--api or LEEWAY_API": {"jobs", "show", "x", "--api", "http://127.0.0.1:1"},
-		"--url says":          {"drill", "declared", "--url", "http://127.0.0.1:1"},
+		"--api says":          {"drill", "declared", "--api", "http://127.0.0.1:1"},
+		"one at --api is":     {"drill", "declared", "--url", "http://127.0.0.1:1", "--no-recheck"}, // its name of before
 	} {
 		errs.Reset()
 		if exit := run(args, &out, &errs); exit != 1 || !strings.Contains(errs.String(), says) {

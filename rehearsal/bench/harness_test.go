@@ -61,6 +61,7 @@ var measures = []struct {
 	{"durability", durability},
 	{"dispatch", dispatch},
 	{"worker", workerOverhead},
+	{"life", life},
 	{"wide", widePool},
 	{"archive", archiveRate},
 	{"cluster", onCluster},

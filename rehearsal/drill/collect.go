@@ -19,8 +19,9 @@ import (
 	"leeway/slackgate"
 )
 
-// idleLimit is how long a backend may take to notice that a client has left.
-const idleLimit = 5 * time.Second
+// idleLimit is how long a backend may take to notice that a client has left, a
+// probe among them, which stays for half a minute with a backend that hangs.
+const idleLimit = 35 * time.Second
 
 // collect reads ledgers, backends and checks once all jobs have ended.
 func (r *player) collect(ctx context.Context, fromMS int64) error {

@@ -71,7 +71,7 @@ func (r *Run) measured(p *Plan) simulate.Service {
 			if v.FirstMS == simulate.Never {
 				v.Fate = simulate.Broken // cut: nobody knows when it would have come
 			}
-		case broker.OutcomeUsable, broker.OutcomeExpired, broker.OutcomeCancelled:
+		case broker.OutcomeUsable, broker.OutcomeExpired, broker.OutcomeRevoked, broker.OutcomeCancelled:
 		}
 		calls[j.Path] = append(calls[j.Path], call{j.ClaimedAtMS(), v})
 	}

@@ -88,7 +88,7 @@ func OpenDeployment(ctx context.Context, o DeploymentOptions) (*Deployment, erro
 func (o *DeploymentOptions) check() error {
 	host, err := o.host(o.URL)
 	if err != nil {
-		return fmt.Errorf("--url: %w", err)
+		return fmt.Errorf("--api: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Controls)) {
 		if _, err := o.host(o.Controls[name]); err != nil {

@@ -29,7 +29,7 @@ func startEmbedded(p *Plan, inMemory bool, pollMS int64) (*Embedded, error) {
 	if pollMS > 0 {
 		cfg.Worker.PollMS = pollMS
 	}
-	o := stage.Options{Config: cfg, InMemory: inMemory}
+	o := stage.Options{Config: cfg, InMemory: inMemory, Apart: p.Apart()}
 	for _, path := range slackgate.Paths {
 		pool := p.Pool(path)
 		if pool.Slots == 0 {

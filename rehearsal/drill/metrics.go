@@ -11,8 +11,8 @@ import (
 
 // plainMetrics are the names that a threshold may use as they stand.
 var plainMetrics = []string{
-	"usable_percent", "late", "late_percent", "expired", "expired_percent", "missed_percent", "empty", "empty_unbooked", "truncated", "failed",
-	"success", "wasted_s", "paid_cost_micro", "free_cost_micro", "unknown_attempts",
+	"usable_percent", "late", "late_percent", "expired", "expired_percent", "missed_percent", "empty", "empty_unbooked", "truncated", "revoked", "failed",
+	"success", "usable_too_late", "wasted_s", "paid_cost_micro", "free_cost_micro", "unknown_attempts",
 	"told_p99_ms", "told_max_ms", "answer_p50_ms", "send_lag_p99_ms", "most_over_ms", "unfinished",
 	"queue_age_free_max_ms", "undecided_after_mend_s", "ledger_problems",
 }
@@ -84,7 +84,7 @@ func (r *Run) Judge(p *Plan) {
 			}
 		}
 	}
-	r.count(phases)
+	r.count(phases, p.Class.DeadlineMS)
 	r.rates(phases)
 	times := r.times()
 	r.books()
@@ -101,7 +101,7 @@ func (r *Run) Judge(p *Plan) {
 }
 
 // count counts what became of the jobs.
-func (r *Run) count(phases []phase) {
+func (r *Run) count(phases []phase, deadlineMS int64) {
 	m := r.Metrics
 	suffix := func(atMS int64) string {
 		for _, ph := range phases {
@@ -148,7 +148,10 @@ func (r *Run) count(phases []phase) {
 			if phase != "" && j.Backend != "" {
 				m["answered."+j.Backend+phase]++
 			}
-		case broker.OutcomeLate, broker.OutcomeExpired, broker.OutcomeEmpty, broker.OutcomeTruncated, broker.OutcomeFailed:
+			if j.AnswerMS > float64(deadlineMS) {
+				m["usable_too_late"]++ // for who sent it, whatever the broker reckons
+			}
+		case broker.OutcomeLate, broker.OutcomeExpired, broker.OutcomeEmpty, broker.OutcomeTruncated, broker.OutcomeRevoked, broker.OutcomeFailed:
 			m[string(j.Outcome)]++
 		case broker.OutcomeCancelled:
 		}

@@ -114,8 +114,8 @@ const (
 	DoHeal       Action = "heal"        // On: a lab
 	DoFlag       Action = "flag"        // On: a flag; Value
 	DoClearFlag  Action = "clear-flag"  // On: a flag
-	DoKillWorker Action = "kill-worker" // the first worker, as by SIGKILL
-	DoAddWorker  Action = "add-worker"  // one more
+	DoKillWorker Action = "kill-worker" // the first worker, or On: that of a pool, as by SIGKILL
+	DoAddWorker  Action = "add-worker"  // one more like the first
 	DoPauseStore Action = "pause-store" // as by SIGSTOP
 	DoWakeStore  Action = "wake-store"  // as by SIGCONT
 )
@@ -184,7 +184,7 @@ func Plans() []*Plan {
 // order of the built-in plans.
 var order = []string{
 	"declared", "burst", "unbounded", "attempt-counted", "free-slow", "free-held", "free-empty",
-	"primary-slow", "primary-hangs", "both-slow", "flap", "kill-worker", "redis-pause", "flag-flip", "drain",
+	"primary-slow", "primary-hangs", "one-hang", "both-slow", "flap", "breaker-open", "kill-worker", "worker-back", "free-lost", "redis-pause", "redis-stutters", "flag-flip", "drain",
 }
 
 // Named returns a built-in plan.
@@ -329,7 +329,11 @@ func (e *Event) check(labs []string) error {
 			return err
 		}
 		return name.Check(e.Value)
-	case DoClearFlag, DoKillWorker, DoAddWorker, DoPauseStore, DoWakeStore:
+	case DoKillWorker:
+		if e.On != "" && e.On != slackgate.Paid.String() && e.On != slackgate.Free.String() {
+			return fmt.Errorf("on: no pool is called %.60q", e.On)
+		}
+	case DoClearFlag, DoAddWorker, DoPauseStore, DoWakeStore:
 	default:
 		return fmt.Errorf("do: %.40q is unknown", e.Do)
 	}
@@ -342,6 +346,19 @@ func (p *Plan) Pool(path slackgate.Path) *Pool {
 		return &p.Paid
 	}
 	return &p.Free
+}
+
+// Apart names the pool whose worker is killed alone: the pools then have workers
+// of their own. Reject: one worker serves both.
+func (p *Plan) Apart() slackgate.Path {
+	for i := range p.Events {
+		for _, path := range slackgate.Paths {
+			if e := &p.Events[i]; e.Do == DoKillWorker && e.On == path.String() {
+				return path
+			}
+		}
+	}
+	return slackgate.Reject
 }
 
 // Arrival is one job of the schedule.

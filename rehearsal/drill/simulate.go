@@ -38,13 +38,26 @@ func CannotSimulate(p *Plan) string {
 				return "the simulator does not know the flag " + e.On
 			}
 		case DoFault:
-			if _, ok := effectOf(e.Fault); !ok {
+			switch effect, ok := effectOf(e.Fault); {
+			case !ok:
 				return "the simulator does not know the fault " + e.Fault
+			case effect.fate == simulate.Broken && p.only(e.On):
+				return e.On + " is its pool's only backend, and the simulator has no breaker that would close the pool"
 			}
 		case DoHeal, DoClearFlag:
 		}
 	}
 	return ""
+}
+
+// only reports whether a backend is the only one of its pool.
+func (p *Plan) only(lab string) bool {
+	for _, path := range slackgate.Paths {
+		if labs := p.Pool(path).Labs; len(labs) == 1 && labs[0].Name == lab {
+			return true
+		}
+	}
+	return false
 }
 
 // effect is what a fault does to a call, as the simulator plays it.
@@ -102,6 +115,7 @@ func Simulate(_ context.Context, p *Plan, seed uint64) (*Run, error) {
 	policy.Cut = policy.Recheck // workers do; without the check they wait for what comes
 	service := p.service()
 	service.Times, service.Closed = simulate.Drawn, sim.closed
+	service.ProbeMS = sim.probe
 	service.Start = func([]simulate.Arrival, uint64) func(*simulate.Call) simulate.Served { return sim.serve }
 	_, seen := simulate.Replay(p.workload(schedule), service, policy, seed)
 	return sim.run(schedule, seen), nil
@@ -222,6 +236,18 @@ func (s *simulation) call(l *simLab, job int, atMS int64) (firstMS int64, fate s
 		return e.MS, what.fate
 	}
 	return cmp.Or(what.firstMS, healthy), what.fate
+}
+
+// probe is a call of the pool's first backend for nobody. It meets a fault that
+// lasts, and is none of so many that it is for.
+func (s *simulation) probe(path slackgate.Path, atMS int64) int64 {
+	l := &s.pools[path][0]
+	e := l.fault(atMS)
+	if e == nil || e.Count > 0 && s.met[e] >= e.Count {
+		return l.first[0]
+	}
+	what, _ := effectOf(e.Fault)
+	return cmp.Or(what.firstMS, l.first[0])
 }
 
 // serve is a call with the failover of the product: the same plan of attempts,

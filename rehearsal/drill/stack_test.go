@@ -105,6 +105,9 @@ func TestDrillsNotSimulated(t *testing.T) {
 	}
 }
 
+// A hung call costs what is promised behind it in the only slot, and no more.
+func TestOneHang(t *testing.T) { passes(t, playVirtually(t, named(t, "one-hang"))) }
+
 // The second article's second table, over the whole of Leeway: eight successes
 // either way, none in time against all.
 func TestAttemptCounted(t *testing.T) {

@@ -103,7 +103,7 @@ func (t *Target) cannot(e *Event) string {
 		}
 	case DoKillWorker, DoAddWorker:
 		if t.Processes[e.Do] == nil {
-			return "needs a worker of this machine (--worker-pid)"
+			return "needs " + e.victim() + " of this machine (--worker-pid)"
 		}
 	case DoPauseStore, DoWakeStore:
 		if t.Processes[e.Do] == nil {
@@ -112,6 +112,14 @@ func (t *Target) cannot(e *Event) string {
 	case DoFlag, DoClearFlag:
 	}
 	return ""
+}
+
+// victim names the worker that an event kills.
+func (e *Event) victim() string {
+	if e.On != "" {
+		return "the " + e.On + " pool's own worker"
+	}
+	return "a worker"
 }
 
 // Cannots lists what of a plan cannot be done against a target, and why.

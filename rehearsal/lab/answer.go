@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -175,7 +176,9 @@ func (p *play) answer(t timing) bool {
 	return whole
 }
 
-func (p *play) started() { p.rec.update(func(a *Attempt) { a.Status = http.StatusOK }) }
+func (p *play) started() {
+	p.rec.update(func(a *Attempt) { a.Status = cmp.Or(p.plan.status, http.StatusOK) })
+}
 
 // generated counts tokens as made.
 func (p *play) generated(n int) { p.rec.update(func(a *Attempt) { a.CompletionTokens += n }) }
@@ -217,6 +220,10 @@ func (p *play) pieces(t timing) (whole bool, err error) {
 		case i >= n:
 			p.generated(p.plan.ans.billed - n)
 			if p.req.stream {
+				p.out.finish()
+				if err := p.wait(due.Add(p.plan.usageLate), false); err != nil {
+					return false, err
+				}
 				p.out.end()
 			}
 			return true, nil

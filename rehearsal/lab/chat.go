@@ -43,6 +43,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	})
 
 	p := &play{s: s, w: w, ctx: r.Context(), client: r.Context(), req: req, plan: newPlan(f, req.answer()), rec: rec}
+	req.stream = req.stream && !p.plan.asBody
 	dedupe := s.cfg.Dedupe && key != "" && p.plan.dedupable()
 	if s.cfg.FinishAbandoned || dedupe {
 		p.finish, p.ctx = true, s.base
@@ -117,10 +118,10 @@ func (s *Server) passing(f fault, key string) fault {
 			return fault{}
 		}
 		s.met.put(met, struct{}{})
-	case "flap":
+	case "flap", "loading":
 		now := time.Now()
 		if s.flapEnd.IsZero() {
-			s.flapEnd = now.Add(f.own(time.Minute))
+			s.flapEnd = now.Add(f.own(map[string]time.Duration{"flap": time.Minute, "loading": 3 * time.Second}[f.name]))
 		}
 		if !now.Before(s.flapEnd) {
 			return fault{}

@@ -58,8 +58,33 @@ const (
 	cutAfter    = 40
 	emptyBilled = 32 // tokens, as in the article's first working call
 	floodLines  = 1_000_000
+	apartBilled = 2809
 	hugeTokens  = 1_000_000_000_000_000_000
 )
+
+// longText is the longest text, in tokens, that the fault of that name takes.
+const longText = 1000
+
+// overflowing is a plan that says in a server's own words that the text is too
+// long.
+func overflowing(status int, body string) func(*plan) {
+	return func(p *plan) { p.response = newResponse(status, "application/json", body) }
+}
+
+// blocked is a firewall's word for whoever may not pass.
+func blocked(p *plan) {
+	p.response = newResponse(http.StatusForbidden, "text/html; charset=utf-8",
+		"<!doctype html><title>Request blocked</title><p>The request was blocked. Reference: 18.4f2a.\n")
+}
+
+// tooLong is a plan that refuses a long text with that status and no reason.
+func tooLong(status int) func(*plan) {
+	return func(p *plan) {
+		if p.ans.prompt > longText {
+			p.response = errorResponse(newError(status, serverError, "", "", "The request could not be processed."))
+		}
+	}
+}
 
 const rejectedText = "Your request was rejected as a result of our safety system."
 
@@ -87,6 +112,9 @@ var faultTable = []faultRow{
 		{"refused", resetting},
 	}},
 	{"flap", "for how long it is down (60000)", "503 for 60 s from the first request that meets it, then healthy", []variant{{"", unavailable}}},
+	{"loading", "for how long (3000)", "503 for 3 s from the first request that meets it, because the model is being loaded, then healthy", []variant{
+		{"", rejecting(http.StatusServiceUnavailable, "unavailable_error", "", "", "Loading model")},
+	}},
 	{"reset", "", "TCP reset before headers", []variant{{"", resetting}}},
 	{"silent", "", "accepts, sends nothing", []variant{
 		{"", func(p *plan) { p.silent = true }},
@@ -116,6 +144,11 @@ var faultTable = []faultRow{
 	{"no-done", "", "all tokens and a finish reason, no [DONE]", []variant{
 		{"", func(p *plan) { p.noDone = true }},
 	}},
+	{"finish-early", "", "a finish reason that is not the end: stop with every token, or length or stop with one in the middle", []variant{
+		{"every", func(p *plan) { p.early, p.earlyAt = "stop", -1 }},
+		{"length", func(p *plan) { p.early, p.earlyAt = "length", p.half() }},
+		{"stop", func(p *plan) { p.early, p.earlyAt = "stop", p.half() }},
+	}},
 	{"comments", "", ": keep-alive lines each second before the first event and between events", []variant{
 		{"", func(p *plan) { p.comments = true }},
 	}},
@@ -124,17 +157,42 @@ var faultTable = []faultRow{
 		{"space", func(p *plan) { p.noSpace = true }},
 		{"lines", func(p *plan) { p.splitData = true }},
 	}},
+	{"mislabelled", "", "a whole answer of more than 4 KiB as text/event-stream, a stream as application/json, a byte order mark before JSON, or status 201 or 206", []variant{
+		{"body", func(p *plan) { p.asBody, p.mime, p.padding = true, "text/event-stream", 8<<10 }},
+		{"stream", func(p *plan) { p.mime = "application/json" }},
+		{"bom", func(p *plan) { p.asBody, p.bom = true, true }},
+		{"201", func(p *plan) { p.status = http.StatusCreated }},
+		{"206", func(p *plan) { p.status = http.StatusPartialContent }},
+	}},
+	{"pings", "", "events that carry nothing before each event: ping, {}, null, a chunk without choices", []variant{
+		{"", func(p *plan) { p.pings = true }},
+	}},
+	{"choice-index", "", "the answer under another index than 0, or under one that grows with each chunk", []variant{
+		{"one", func(p *plan) { p.index = func(int) int { return 1 } }},
+		{"growing", func(p *plan) { p.index = func(piece int) int { return piece } }},
+	}},
+	{"empty-error", "", `an error of {} or "" beside each piece of the answer`, []variant{
+		{"object", func(p *plan) { p.noError = struct{}{} }},
+		{"text", func(p *plan) { p.noError = "" }},
+	}},
+	{"split-pair", "", "the halves of a surrogate pair in two pieces", []variant{
+		{"", func(p *plan) {
+			p.setText([]string{"All ", "well ", highHalf, lowHalf, "."}, "stop")
+			p.halves = true
+		}},
+	}},
 	{"big-line", "", "one event of that size in the middle; lines sends a million comment lines", []variant{
 		{"100KiB", func(p *plan) { p.padding = 100 << 10 }},
 		{"12MiB", func(p *plan) { p.padding = 12 << 20 }},
 		{"lines", func(p *plan) { p.lines = floodLines }},
 	}},
-	{"empty", "", "200 with empty content, stop, 32 tokens billed; or with an empty body", []variant{
+	{"empty", "", "200 with empty content, stop, 32 tokens billed; or with an empty body; or with invisible characters alone", []variant{
 		{"content", func(p *plan) { p.bill(nil, "stop", emptyBilled) }},
 		{"body", func(p *plan) {
 			p.bill(nil, "stop", emptyBilled)
 			p.empty = true
 		}},
+		{"invisible", func(p *plan) { p.bill([]string{"\u200b", "\u2060\ufeff"}, "stop", emptyBilled) }},
 	}},
 	{"reasoning-only", "", "no content, the text in that field, finish reason length, 32 tokens billed", []variant{
 		{"reasoning_content", func(p *plan) { p.reasonOnly("reasoning_content") }},
@@ -154,10 +212,41 @@ var faultTable = []faultRow{
 		{"choices", func(p *plan) { p.errorAt = 0 }},
 		{"midstream", func(p *plan) { p.errorAt = p.half() }},
 	}},
-	{"context-length", "", "400 context_length_exceeded", []variant{
-		{"", func(p *plan) {
+	{"context-length", "", "the text is too long: 400 context_length_exceeded, or as another server says it; body is a proxy's 413, tokens a 413 with the code of a rate limit", []variant{
+		{"openai", func(p *plan) {
 			rejecting(http.StatusBadRequest, invalidRequest, "messages", "context_length_exceeded",
 				fmt.Sprintf("This model's maximum context length is 16 tokens. However, your messages resulted in %d tokens.", p.ans.prompt))(p)
+		}},
+		{"anthropic", overflowing(400, `{"type":"error","error":{"type":"invalid_request_error","message":"input length and `+"`max_tokens`"+` exceed context limit: 199000 + 4096 > 200000, decrease input length or `+"`max_tokens`"+` and try again"}}`)},
+		{"bedrock", overflowing(400, `{"message":"Input is too long for requested model."}`)},
+		{"gemini", overflowing(400, `[{"error":{"code":400,"message":"The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).","status":"INVALID_ARGUMENT"}}]`)},
+		{"vllm", overflowing(400, `{"object":"error","message":"The decoder prompt (length 5000) is longer than the maximum model length of 4096.","type":"BadRequestError","param":null,"code":400}`)},
+		{"ollama", overflowing(500, `{"error":"the input length exceeds the context length"}`)},
+		{"llamacpp", overflowing(500, `{"error":{"code":500,"message":"the request exceeds the available context size. try increasing the context size or enable context shift","type":"server_error"}}`)},
+		{"body", func(p *plan) {
+			p.response = newResponse(http.StatusRequestEntityTooLarge, "text/html", "<html><head><title>413 Request Entity Too Large</title></head></html>\n")
+		}},
+		{"tokens", rejecting(http.StatusRequestEntityTooLarge, "tokens", "", "rate_limit_exceeded", "Request too large for model on tokens per minute (TPM): Limit 6000, Requested 9000.")},
+	}},
+	{"long-text", "", "a status without a reason to a text of over 1000 tokens, else healthy", []variant{
+		{"400", tooLong(http.StatusBadRequest)},
+		{"403", tooLong(http.StatusForbidden)},
+		{"422", tooLong(http.StatusUnprocessableEntity)},
+		{"500", tooLong(http.StatusInternalServerError)},
+	}},
+	{"firewall", "", "403 and a page of HTML to a text with SELECT * FROM in it, else healthy; or to everything", []variant{
+		{"text", func(p *plan) {
+			if strings.Contains(p.ans.asked, "SELECT * FROM") {
+				blocked(p)
+			}
+		}},
+		{"all", blocked},
+	}},
+	{"no-prefill", "", "400 to a request that ends in the beginning of its own answer, else healthy", []variant{
+		{"", func(p *plan) {
+			if p.ans.prefilled {
+				rejecting(http.StatusBadRequest, invalidRequest, "messages", "", "This model does not support assistant message prefill. The conversation must end with a user message.")(p)
+			}
 		}},
 	}},
 	{"refused", "", "400 content_policy_violation or content_filter; or 200 with finish reason content_filter, or with a refusal in place of content", []variant{
@@ -173,17 +262,18 @@ var faultTable = []faultRow{
 		{"401", rejecting(http.StatusUnauthorized, invalidRequest, "", "invalid_api_key", "Incorrect API key provided.")},
 		{"403", rejecting(http.StatusForbidden, invalidRequest, "", "permission_denied", "You do not have access to this model.")},
 	}},
-	{"usage-forms", "", "usage in a chunk with empty choices, in the last chunk, or cumulative in every chunk, asked for or not", []variant{
+	{"usage-forms", "", "usage in a chunk with empty choices, in the last chunk, or cumulative in every chunk, asked for or not; or 1.5 s after the finish reason", []variant{
 		{"empty-choices", func(p *plan) { p.usageForm = usageChunk }},
 		{"last", func(p *plan) { p.usageForm = usageLast }},
 		{"cumulative", func(p *plan) { p.usageForm = usageCumulative }},
+		{"late", func(p *plan) { p.usageForm, p.usageLate = usageChunk, 1500*time.Millisecond }},
 	}},
 	{"usage-missing", "", "no usage, null, or all zeros", []variant{
 		{"none", func(p *plan) { p.usageForm = usageNever }},
 		{"null", func(p *plan) { p.claimUsage(nil) }},
 		{"zeros", func(p *plan) { p.claimUsage(usage{}) }},
 	}},
-	{"usage-absurd", "", "negative tokens, 1e18, numbers as strings, more cached than prompt tokens", []variant{
+	{"usage-absurd", "", "negative tokens, 1e18, numbers as strings, more cached than prompt tokens, details that are none", []variant{
 		{"negative", func(p *plan) { p.claimUsage(newUsage(-p.ans.prompt, -p.ans.billed, 0)) }},
 		{"huge", func(p *plan) { p.claimUsage(newUsage(hugeTokens, hugeTokens, 0)) }},
 		{"strings", func(p *plan) {
@@ -199,6 +289,18 @@ var faultTable = []faultRow{
 			u.PromptTokensDetails.CachedTokens = u.PromptTokens + 1000
 			p.claimUsage(u)
 		}},
+		{"details", func(p *plan) {
+			p.claimUsage(struct {
+				usage
+				PromptTokensDetails     string `json:"prompt_tokens_details"`
+				CompletionTokensDetails []int  `json:"completion_tokens_details"`
+			}{p.trueUsage(), "none", []int{}})
+		}},
+	}},
+	{"usage-apart", "", "2809 tokens of reasoning that the completion tokens leave out: beside them and in the total, beside them and not in the total, or in the total alone", []variant{
+		{"reasoning", func(p *plan) { p.billApart(true, true) }},
+		{"untold", func(p *plan) { p.billApart(true, false) }},
+		{"total", func(p *plan) { p.billApart(false, true) }},
 	}},
 	{"gzip", "", "compressed although not asked for, with or without saying so", []variant{
 		{"declared", func(p *plan) { p.gzip, p.gzipTold = true, true }},
@@ -208,13 +310,12 @@ var faultTable = []faultRow{
 		{"", saying("You have run out of credits. Please add funds to your account to continue.")},
 	}},
 	{"paid-in-disguise", "", "the usage block shows a cost of 0.0023", []variant{
-		{"", func(p *plan) {
-			p.claimUsage(struct {
-				usage
-				Cost    float64            `json:"cost"`
-				Details map[string]float64 `json:"cost_details"`
-			}{p.trueUsage(), 0.0023, map[string]float64{"upstream_inference_cost": 0.0023}})
-		}},
+		{"", func(p *plan) { p.claimCost(p.trueUsage(), 0.0023) }},
+	}},
+	{"cost-absurd", "", "the usage block shows a cost of 25, or of nothing beside its tokens, or nothing at all", []variant{
+		{"high", func(p *plan) { p.claimCost(p.trueUsage(), 25) }},
+		{"zero", func(p *plan) { p.claimCost(p.trueUsage(), 0) }},
+		{"zeros", func(p *plan) { p.claimCost(usage{}, 0) }},
 	}},
 	{"not-an-answer", "", `200 with {"ok":true,"bytes":0}, or with a page of HTML`, []variant{
 		{"stub", func(p *plan) { p.response = newResponse(http.StatusOK, "application/json", `{"ok":true,"bytes":0}`) }},

@@ -21,8 +21,8 @@ import (
 var tableRows = []string{
 	"ok", "retry-after", "throttled", "flaky", "down", "flap", "reset", "silent", "headers-only", "slow", "stall", "drip",
 	"cut", "bad-chunk", "no-done", "comments", "no-space", "big-line", "empty", "reasoning-only", "one-token", "tool-only",
-	"error-in-200", "context-length", "refused", "auth", "usage-forms", "usage-missing", "usage-absurd", "gzip",
-	"prose-error", "paid-in-disguise",
+	"error-in-200", "context-length", "refused", "auth", "usage-forms", "usage-missing", "usage-absurd", "usage-apart", "gzip",
+	"prose-error", "paid-in-disguise", "cost-absurd",
 }
 
 // healthy is what an undisturbed client sees of the same request.
@@ -106,6 +106,7 @@ var faultCases = []struct {
 	{"down", status(503, "server_error"), nil, EndedFault},
 	{"down.refused", resetSeen, nil, EndedFault},
 	{"flap", status(503, "server_error"), nil, EndedFault},
+	{"loading", status(503, "Loading model"), nil, EndedFault},
 	{"reset", resetSeen, nil, EndedFault},
 	{"silent", func(t *testing.T, rep, _ reply) {
 		if !errors.Is(rep.dialErr, context.DeadlineExceeded) || rep.status != 0 || rep.endAt != patience {
@@ -137,6 +138,9 @@ var faultCases = []struct {
 			t.Errorf("done %v, end at %v", rep.done, rep.endAt)
 		}
 	}, whole, EndedOK},
+	{"finish-early", words(`"finish_reason":"stop"`, 100), whole, EndedOK},
+	{"finish-early.length", words(`"finish_reason":"length"`, 1), whole, EndedOK},
+	{"finish-early.stop", words(`"finish_reason":"stop"`, 2), whole, EndedOK},
 	{"comments", func(t *testing.T, rep, ok reply) {
 		whole(t, rep, ok)
 		if !bytes.HasPrefix(rep.raw, []byte(": keep-alive\n\n")) || bytes.Count(rep.raw, []byte(": keep-alive\n")) < 100 {
@@ -161,6 +165,22 @@ var faultCases = []struct {
 			t.Errorf("body begins %.80q", rep.raw)
 		}
 	}, whole, EndedOK},
+	{"mislabelled", func(t *testing.T, rep, ok reply) {
+		header("Content-Type", "text/event-stream")(t, rep, ok)
+		if rep.firstAt >= 0 || !json.Valid(rep.raw) || len(rep.raw) < 8<<10 {
+			t.Errorf("body begins %.80q", rep.raw)
+		}
+	}, nil, EndedOK},
+	{"mislabelled.stream", both(header("Content-Type", "application/json"), status(200, "data: {")), whole, EndedOK},
+	{"mislabelled.bom", status(200, "\ufeff{"), nil, EndedOK},
+	{"mislabelled.201", status(201, `"finish_reason":"stop"`), nil, EndedOK},
+	{"mislabelled.206", status(206, `"finish_reason":"stop"`), nil, EndedOK},
+	{"pings", both(whole, status(200, "data: null")), whole, EndedOK},
+	{"choice-index", both(whole, status(200, `"index":1,`)), nil, EndedOK},
+	{"choice-index.growing", both(whole, status(200, `"index":100,`)), whole, EndedOK},
+	{"empty-error", both(whole, status(200, `"error":{}`)), nil, EndedOK},
+	{"empty-error.text", both(whole, status(200, `"error":""`)), nil, EndedOK},
+	{"split-pair", status(200, `\ud83d"`), status(200, `\ud83d\ude00`), EndedOK},
 	{"big-line", longest(100<<10, 1), longest(100<<10, 1), EndedOK},
 	{"big-line.12MiB", longest(12<<20, 1), nil, EndedOK},
 	{"big-line.lines", longest(0, 1_000_000), nil, EndedOK},
@@ -170,6 +190,7 @@ var faultCases = []struct {
 			t.Errorf("status %d, %v, body %.80q", rep.status, rep.err, rep.raw)
 		}
 	}, nil, EndedOK},
+	{"empty.invisible", status(200, "\u200b"), nil, EndedOK},
 	{"reasoning-only", reasoned(`"reasoning_content":"`), nil, EndedOK},
 	{"reasoning-only.reasoning", reasoned(`"reasoning":"`), nil, EndedOK},
 	{"one-token", func(t *testing.T, rep, ok reply) {
@@ -187,6 +208,21 @@ var faultCases = []struct {
 		}
 	}, nil, EndedFault},
 	{"context-length", status(400, `"code":"context_length_exceeded"`), nil, EndedFault},
+	{"context-length.anthropic", status(400, `exceed context limit`), nil, EndedFault},
+	{"context-length.bedrock", status(400, `Input is too long`), nil, EndedFault},
+	{"context-length.gemini", status(400, `[{"error":{"code":400`), nil, EndedFault},
+	{"context-length.vllm", status(400, `maximum model length`), nil, EndedFault},
+	{"context-length.ollama", status(500, `exceeds the context length`), nil, EndedFault},
+	{"context-length.llamacpp", status(500, `available context size`), nil, EndedFault},
+	{"context-length.body", both(status(413, `Request Entity Too Large`), header("Content-Type", "text/html")), nil, EndedFault},
+	{"context-length.tokens", status(413, `"code":"rate_limit_exceeded"`), nil, EndedFault},
+	{"long-text", whole, nil, EndedOK}, // the text is short
+	{"long-text.403", whole, nil, EndedOK},
+	{"long-text.422", whole, nil, EndedOK},
+	{"long-text.500", whole, nil, EndedOK},
+	{"firewall", whole, nil, EndedOK},
+	{"firewall.all", both(status(403, "<title>Request blocked"), header("Content-Type", "text/html; charset=utf-8")), nil, EndedFault},
+	{"no-prefill", whole, nil, EndedOK},
 	{"refused", status(400, `"code":"content_policy_violation"`), nil, EndedFault},
 	{"refused.filter", status(400, `"code":"content_filter"`), nil, EndedFault},
 	{"refused.finish", func(t *testing.T, rep, ok reply) {
@@ -206,6 +242,7 @@ var faultCases = []struct {
 			t.Errorf("last usage %s, want %s", rep.usage, ok.usage)
 		}
 	}, usageHas(1), EndedOK},
+	{"usage-forms.late", both(usageHas(1, `"prompt_tokens":123`), at(0, 1500*time.Millisecond)), usageHas(1), EndedOK},
 	{"usage-missing", both(usageHas(0), func(t *testing.T, rep, _ reply) {
 		if bytes.Contains(rep.raw, []byte(`"usage"`)) {
 			t.Errorf("there is a usage field")
@@ -216,7 +253,11 @@ var faultCases = []struct {
 	{"usage-absurd", usageHas(1, `"prompt_tokens":-123`, `"completion_tokens":-`), nil, EndedOK},
 	{"usage-absurd.huge", usageHas(1, `"prompt_tokens":1000000000000000000`), nil, EndedOK},
 	{"usage-absurd.strings", usageHas(1, `"prompt_tokens":"123"`), nil, EndedOK},
+	{"usage-apart", usageHas(1, `"prompt_tokens":123`, `"reasoning_tokens":2809`), nil, EndedOK},
+	{"usage-apart.untold", usageHas(1, `"prompt_tokens":123`, `"reasoning_tokens":2809`), nil, EndedOK},
+	{"usage-apart.total", usageHas(1, `"prompt_tokens":123`, `"reasoning_tokens":0`), nil, EndedOK},
 	{"usage-absurd.cached", usageHas(1, `"prompt_tokens":123`, `"cached_tokens":1123`), nil, EndedOK},
+	{"usage-absurd.details", usageHas(1, `"prompt_tokens_details":"none"`), nil, EndedOK},
 	{"gzip", zipped("gzip"), nil, EndedOK},
 	{"gzip.undeclared", zipped(""), nil, EndedOK},
 	{"prose-error", func(t *testing.T, rep, _ reply) {
@@ -224,10 +265,23 @@ var faultCases = []struct {
 			t.Errorf("text %q, finish %q", rep.text, rep.finish)
 		}
 	}, nil, EndedOK},
+	{"cost-absurd", usageHas(1, `"prompt_tokens":123`, `"cost":25`), nil, EndedOK},
+	{"cost-absurd.zero", usageHas(1, `"prompt_tokens":123`, `"cost":0`), nil, EndedOK},
+	{"cost-absurd.zeros", usageHas(1, `"prompt_tokens":0`, `"cost":0`), nil, EndedOK},
 	{"paid-in-disguise", usageHas(1, `"cost":0.0023`), nil, EndedOK},
 	{"not-an-answer", exactly(`{"ok":true,"bytes":0}`, "application/json"), nil, EndedFault},
 	{"not-an-answer.html", both(status(200, "<!doctype html>"), header("Content-Type", "text/html; charset=utf-8")), nil, EndedFault},
 	{"redirect", both(status(307, ""), header("Location", "http://192.0.2.1/v1/chat/completions")), nil, EndedFault},
+}
+
+// words is a whole answer with a finish reason at least so often.
+func words(word string, least int) look {
+	return func(t *testing.T, rep, ok reply) {
+		whole(t, rep, ok)
+		if n := strings.Count(string(rep.raw), word); n < least {
+			t.Errorf("%s %d times, want %d", word, n, least)
+		}
+	}
 }
 
 // patience is how long the client of the fault tests waits.
@@ -348,7 +402,7 @@ func TestEveryFaultFromTheClientsSide(t *testing.T) {
 					if a.Fault != wantFault || a.Ended != ended || a.Status != rep.status || a.Stream != stream {
 						t.Errorf("attempt %+v, want fault %s ended %s with status %d", a, wantFault, ended, rep.status)
 					}
-					if sawText := rep.firstAt >= 0; sawText != (a.FirstByteMS >= 0) && !strings.HasPrefix(tt.name, "gzip") && rep.bad == 0 {
+					if sawText := rep.firstAt >= 0; sawText != (a.FirstByteMS >= 0) && !strings.HasPrefix(tt.name, "gzip") && tt.name != "mislabelled" && rep.bad == 0 {
 						t.Errorf("attempt has first byte %v ms, client saw text: %v", a.FirstByteMS, sawText)
 					}
 					// Whatever happened, the only slot is free again.
@@ -433,21 +487,23 @@ func TestFaultsThatPass(t *testing.T) {
 }
 
 func TestFlapEndsAfterItsTime(t *testing.T) {
-	inLab(t, Config{}, func(l *lab) {
-		if err := l.SetFault(Fault{Name: "flap"}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour) // it is down from the first request on, not from when it was set
-		for _, tt := range []struct {
-			after time.Duration
-			want  int
-		}{{0, 503}, {60*time.Second - 1, 503}, {1, 200}, {time.Hour, 200}} {
-			time.Sleep(tt.after)
-			if got := l.send(ask{}).status; got != tt.want {
-				t.Errorf("%v later: %d, want %d", tt.after, got, tt.want)
+	for name, lasts := range map[string]time.Duration{"flap": 60 * time.Second, "loading": 3 * time.Second} {
+		inLab(t, Config{}, func(l *lab) {
+			if err := l.SetFault(Fault{Name: name}); err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
+			time.Sleep(time.Hour) // it is down from the first request on, not from when it was set
+			for _, tt := range []struct {
+				after time.Duration
+				want  int
+			}{{0, 503}, {lasts - 1, 503}, {1, 200}, {time.Hour, 200}} {
+				time.Sleep(tt.after)
+				if got := l.send(ask{}).status; got != tt.want {
+					t.Errorf("%s, %v later: %d, want %d", name, tt.after, got, tt.want)
+				}
+			}
+		})
+	}
 }
 
 func TestFaultTimesCanBeSet(t *testing.T) {
@@ -540,6 +596,7 @@ func TestBadRequests(t *testing.T) {
 			{`{"model":"lab-summary","n":1,"temperature":0,"unknown":{},` + msgs + `}`, 200, ""},
 			{`{"model":"lab-summary","messages":[{"role":"user","content":[{"type":"text","text":"Hi there."}]}]}`, 200, ""},
 			{`{"model":"lab-summary","messages":[{"role":"user","content":null}]}`, 200, ""},
+			{`{"model":"fault-no-prefill","messages":[{"role":"user","content":"Sum up."},{"role":"assistant","content":"In"}]}`, 400, "messages"},
 			{strings.Repeat(" ", MaxBodyBytes) + `{}`, 413, ""},
 		} {
 			resp, err := l.client.Post("http://lab/v1/chat/completions", "application/json", strings.NewReader(tt.body))

@@ -101,7 +101,7 @@ type Server struct {
 	parsed  fault
 	hits    int              // requests that met fault
 	met     newest[struct{}] // faults that show themselves once, with the keys that met them
-	flapEnd time.Time        // when flap ends; zero until a request meets it
+	flapEnd time.Time        // when flap or loading ends; zero until a request meets it
 	address *address         // nil unless it is being served
 }
 

@@ -11,6 +11,8 @@ import (
 type answer struct {
 	pieces    []string // tokens; together the text
 	finish    string   // "stop" or "length"
+	asked     string   // the request's text; only while its plan is made
+	prefilled bool     // the request ends in the beginning of its own answer
 	prompt    int      // tokens
 	reasoning int      // tokens of the completion that are not in pieces
 	billed    int      // completion tokens; len(pieces) unless a fault says otherwise
@@ -48,14 +50,25 @@ type plan struct {
 	abrupt    bool
 	badAt     int // piece that is malformed; 0: none
 	noDone    bool
+	early     string // a finish reason beside pieces, not only at the end; empty: none
+	earlyAt   int    // the piece that has it; negative: each
 	comments  bool
 	noSpace   bool
-	splitData bool // JSON over several data lines
-	padding   int  // bytes in the event of the second piece
-	lines     int  // comment lines after the first piece
+	splitData bool                // JSON over several data lines
+	padding   int                 // bytes in the event of the second piece
+	lines     int                 // comment lines after the first piece
+	halves    bool                // a character's halves come in two pieces
+	pings     bool                // events that carry nothing, before each event
+	index     func(piece int) int // of the choice; nil: 0
+	noError   any                 // beside the choices, where an error would be
+	asBody    bool                // whole although a stream was asked for
+	bom       bool
+	mime      string // content type instead of the true one
+	status    int    // instead of 200
 	gzip      bool
 	gzipTold  bool
 	usageForm usageForm
+	usageLate time.Duration   // after the finish reason
 	usage     json.RawMessage // instead of the true one, if not nil
 }
 
@@ -80,6 +93,7 @@ func newPlan(f fault, ans answer) plan {
 	if f.variant.plan != nil {
 		f.variant.plan(&p)
 	}
+	p.ans.asked = "" // kept answers need not hold it
 	return p
 }
 
@@ -117,6 +131,29 @@ func (p *plan) retryAfter(date bool) {
 
 // claimUsage shows u as the usage block, asked for or not.
 func (p *plan) claimUsage(u any) { p.usageForm, p.usage = usageChunk, marshal(u) }
+
+// claimCost shows u with a cost, in whole units of money.
+func (p *plan) claimCost(u usage, cost float64) {
+	p.claimUsage(struct {
+		usage
+		Cost    float64            `json:"cost"`
+		Details map[string]float64 `json:"cost_details"`
+	}{u, cost, map[string]float64{"upstream_inference_cost": cost}})
+}
+
+// billApart bills reasoning that the completion tokens do not hold, shown beside
+// them or not, and in the total or not.
+func (p *plan) billApart(beside, inTotal bool) {
+	u := p.trueUsage()
+	p.ans.billed, p.ans.reasoning = p.ans.billed+apartBilled, apartBilled
+	if beside {
+		u.CompletionTokensDetails.ReasoningTokens = apartBilled
+	}
+	if inTotal {
+		u.TotalTokens += apartBilled
+	}
+	p.claimUsage(u)
+}
 
 func (p *plan) trueUsage() usage { return newUsage(p.ans.prompt, p.ans.billed, p.ans.reasoning) }
 

@@ -46,6 +46,7 @@ type request struct {
 	promptTokens int
 	stream       bool
 	includeUsage bool
+	prefilled    bool // it ends in the beginning of its own answer
 }
 
 // decodeRequest reads a request body. The error's status is 400.
@@ -90,6 +91,7 @@ func decodeRequest(body []byte) (*request, *apiError) {
 			return nil, badRequest(fmt.Sprintf("messages[%d].content", i), "messages[%d].content: %v", i, err)
 		}
 		req.promptTokens += CountTokens(text)
+		req.prefilled = m.Role == "assistant"
 		switch m.Role {
 		case "user":
 			user = append(user, text)
@@ -147,7 +149,7 @@ func askedWords(prompt string) int {
 
 // answer summarises the request's text.
 func (r *request) answer() answer {
-	a := answer{pieces: splitTokens(extract.Summary(r.text, r.words)), finish: "stop", prompt: r.promptTokens}
+	a := answer{pieces: splitTokens(extract.Summary(r.text, r.words)), finish: "stop", asked: r.text, prefilled: r.prefilled, prompt: r.promptTokens}
 	if r.limit >= 0 && len(a.pieces) > r.limit {
 		a.pieces, a.finish = a.pieces[:r.limit], "length"
 	}

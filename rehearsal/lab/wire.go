@@ -50,7 +50,7 @@ type chunk struct {
 	Model   string          `json:"model"`
 	Choices []choice        `json:"choices"`
 	Usage   json.RawMessage `json:"usage,omitempty"`
-	Error   *apiError       `json:"error,omitempty"`
+	Error   any             `json:"error,omitempty"`
 	Deduped bool            `json:"deduped,omitempty"`
 	Padding string          `json:"lab_padding,omitempty"`
 }

@@ -36,7 +36,7 @@ func newWriter(p *play) *writer {
 	o := &writer{w: p.w, rc: http.NewResponseController(p.w), to: p.w, plan: &p.plan, stream: p.req.stream, usage: p.req.includeUsage}
 	o.head = chunk{
 		ID: "chatcmpl-" + strings.TrimPrefix(p.rec.a.ID, "req_"), Object: "chat.completion",
-		Created: time.Now().Unix(), Model: p.req.model, Choices: []choice{}, Deduped: p.plan.ans.deduped,
+		Created: time.Now().Unix(), Model: p.req.model, Choices: []choice{}, Error: p.plan.noError, Deduped: p.plan.ans.deduped,
 	}
 	h := p.w.Header()
 	h.Set("Content-Type", "application/json")
@@ -45,12 +45,18 @@ func newWriter(p *play) *writer {
 		h.Set("Content-Type", "text/event-stream; charset=utf-8")
 		h.Set("Cache-Control", "no-cache")
 	}
+	if p.plan.mime != "" {
+		h.Set("Content-Type", p.plan.mime)
+	}
 	if p.plan.gzip {
 		o.gz = gzip.NewWriter(p.w)
 		o.to = o.gz
 		if p.plan.gzipTold {
 			h.Set("Content-Encoding", "gzip")
 		}
+	}
+	if p.plan.status != 0 {
+		p.w.WriteHeader(p.plan.status)
 	}
 	return o
 }
@@ -94,6 +100,10 @@ func (o *writer) event(data []byte) {
 	if o.plan.comments {
 		b.WriteString(": keep-alive\n\n")
 	}
+	if o.plan.pings {
+		b.WriteString(emptyEvents)
+	}
+	data = o.halved(data)
 	prefix := "data: "
 	if o.plan.noSpace {
 		prefix = "data:"
@@ -113,10 +123,28 @@ func (o *writer) event(data []byte) {
 	o.write(b.Bytes())
 }
 
+// emptyEvents are events that carry nothing, in forms that gateways send to keep
+// a connection alive.
+const emptyEvents = "event: ping\ndata: {}\n\ndata: {\"type\":\"ping\"}\n\ndata: {}\n\ndata: null\n\ndata: {\"id\":\"chatcmpl-0\",\"object\":\"chat.completion.chunk\"}\n\n"
+
+// Characters that stand for the halves of a smile until they are on the wire.
+const highHalf, lowHalf = "\ue000", "\ue001"
+
+// halved writes those halves as JSON escapes them.
+func (o *writer) halved(data []byte) []byte {
+	if !o.plan.halves {
+		return data
+	}
+	return []byte(strings.NewReplacer(highHalf, `\ud83d`, lowHalf, `\ude00`).Replace(string(data)))
+}
+
 // choice is the one choice of a chunk or of a whole answer; an empty finish
 // reason is null.
 func (o *writer) choice(c content, finish string) []choice {
 	var ch choice
+	if o.plan.index != nil {
+		ch.Index = o.plan.index(o.sent)
+	}
 	if finish != "" {
 		ch.FinishReason = &finish
 	}
@@ -163,7 +191,11 @@ func (o *writer) piece(i int) {
 	if i == min(1, len(o.plan.ans.pieces)-1) {
 		padding = o.plan.padding
 	}
-	o.delta(o.content(o.plan.ans.pieces[i]), "", padding)
+	word := ""
+	if o.plan.earlyAt < 0 || i == o.plan.earlyAt {
+		word = o.plan.early
+	}
+	o.delta(o.content(o.plan.ans.pieces[i]), word, padding)
 	if i == 0 && o.plan.lines > 0 {
 		o.write(append(bytes.Repeat([]byte(": x\n"), o.plan.lines), '\n'))
 	}
@@ -182,8 +214,8 @@ func (o *writer) content(text string) content {
 	return content{Content: &text}
 }
 
-// end writes how a stream ends.
-func (o *writer) end() {
+// finish writes the rest of an answer, and its finish reason.
+func (o *writer) finish() {
 	if o.plan.empty {
 		return // a body without a byte
 	}
@@ -193,6 +225,13 @@ func (o *writer) end() {
 		o.delta(content{ToolCalls: summaryTool}, "", 0)
 	}
 	o.delta(content{}, o.plan.ans.finish, 0)
+}
+
+// end writes what comes after the finish reason.
+func (o *writer) end() {
+	if o.plan.empty {
+		return
+	}
 	if o.plan.usageForm == usageChunk || (o.usage && o.plan.usageForm == usageAsked) {
 		ch := o.head
 		ch.Usage = o.plan.usageFor(o.sent)
@@ -240,7 +279,7 @@ func (o *writer) body() {
 	case o.plan.errorAt >= 0:
 		data = o.failure()
 	default:
-		data = o.completion()
+		data = o.halved(o.completion())
 	}
 	whole := len(data)
 	if o.plan.cutAt > 0 || o.plan.badAt > 0 {
@@ -249,11 +288,14 @@ func (o *writer) body() {
 	switch {
 	case o.plan.abrupt: // promises what does not come
 		o.w.Header().Set("Content-Length", strconv.Itoa(whole))
-	case !o.plan.gzip && o.plan.lines == 0 && o.plan.cutAt == 0:
+	case !o.plan.gzip && !o.plan.bom && o.plan.lines == 0 && o.plan.cutAt == 0:
 		o.w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	}
 	// White space is as empty in JSON as a comment is in SSE.
 	o.write(bytes.Repeat([]byte("\n"), o.plan.lines))
+	if o.plan.bom {
+		o.write([]byte("\ufeff"))
+	}
 	o.write(data)
 }
 

@@ -3,19 +3,19 @@
 package pgtest
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"leeway/rehearsal/proctest"
 )
 
 // Server is a running PostgreSQL server.
@@ -24,8 +24,7 @@ type Server struct {
 	dir  string
 	port int
 	cred *syscall.Credential
-	cmd  *exec.Cmd
-	done chan struct{}
+	proc *proctest.Process
 }
 
 // Start makes a database and runs a server on it, which ends with the test.
@@ -37,7 +36,7 @@ func Start(tb testing.TB) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s := &Server{tb: tb, dir: dir, port: freePort(tb)}
+	s := &Server{tb: tb, dir: dir, port: proctest.FreePort(tb)}
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s.dropRoot()
 	init := s.command("initdb", "--pgdata", s.data(), "--username", "leeway", "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
@@ -45,7 +44,6 @@ func Start(tb testing.TB) *Server {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
 	s.Run()
-	tb.Cleanup(s.Kill)
 	return s
 }
 
@@ -87,78 +85,29 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	s.tb.Helper()
 	cmd := exec.Command(program(s.tb, name), args...)
 	cmd.Dir = s.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: s.cred}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}
 	return cmd
 }
 
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-// readyLine is what the server logs once it takes connections.
-const readyLine = "database system is ready to accept connections"
+var ready = regexp.MustCompile("database system is ready to accept connections")
 
 // Run starts the server, after a Kill again with the same port and data, and
 // returns once it takes connections.
 func (s *Server) Run() {
 	s.tb.Helper()
-	s.cmd = s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
+	s.proc = proctest.Start(s.tb, s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="+s.dir, "-c", "logging_collector=off",
-		"-c", "log_destination=stderr", "-c", "lc_messages=C")
-	out, err := s.cmd.StderrPipe()
-	if err != nil {
-		s.tb.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		s.tb.Fatal(err)
-	}
-	ready := make(chan bool, 1)
-	done := make(chan struct{})
-	s.done = done
-	cmd := s.cmd
-	go func() {
-		var log strings.Builder
-		up := false
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			if !up && strings.Contains(lines.Text(), readyLine) {
-				up = true
-				ready <- true
-			}
-			if log.Len() < 1<<16 {
-				log.WriteString(lines.Text() + "\n")
-			}
-		}
-		_ = cmd.Wait()
-		if !up {
-			s.tb.Logf("postgres ended:\n%s", log.String())
-			ready <- false
-		}
-		close(done)
-	}()
-	select {
-	case ok := <-ready:
-		if !ok {
-			s.tb.Fatal("postgres did not start")
-		}
-	case <-time.After(60 * time.Second):
-		s.tb.Fatal("postgres did not get ready in 60 s")
-	}
+		"-c", "log_destination=stderr", "-c", "lc_messages=C"))
+	s.tb.Cleanup(s.Kill)
+	s.proc.Says(time.Minute, ready)
 }
 
 // Kill ends the server at once: SIGQUIT is PostgreSQL's own immediate stop,
 // which takes its helper processes with it and needs recovery at the next
 // start, as after a crash.
 func (s *Server) Kill() {
-	if s.cmd.Process != nil {
-		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
-		<-s.done
-	}
+	s.proc.Signal(syscall.SIGQUIT)
+	<-s.proc.Done
 }
 
 // URL is the address as configuration takes it.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"leeway/rehearsal/proctest"
 )
 
 // Cluster is a Redis Cluster of masters without replicas, each a process.
@@ -26,7 +28,7 @@ func StartCluster(tb testing.TB, masters int) *Cluster {
 	c := &Cluster{}
 	buses := make([]int, masters)
 	for i := range masters {
-		buses[i] = freePort(tb)
+		buses[i] = proctest.FreePort(tb)
 		c.Masters = append(c.Masters, Start(tb, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(buses[i]),
 			"--cluster-node-timeout", "5000"))
 	}
@@ -48,16 +50,13 @@ func StartCluster(tb testing.TB, masters int) *Cluster {
 		}
 	}
 	for _, r := range clients {
-		for {
+		proctest.Eventually(tb, 30*time.Second, "the cluster is ready", func() error {
 			info, err := r.ClusterInfo(ctx).Result()
-			if err == nil && strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(masters)) {
-				break
+			if err == nil && (!strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(masters))) {
+				err = errors.New(info)
 			}
-			if ctx.Err() != nil {
-				tb.Fatalf("the cluster does not get ready: %v\n%s", err, info)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
+			return err
+		})
 	}
 	return c
 }

@@ -86,6 +86,6 @@ func (l *learner) belief(now int64, running []call) slackgate.Belief {
 	}
 	first := l.first.estimate(&l.estimator, now, l.declared.FirstByte)
 	hold := l.hold.estimate(&l.estimator, now, l.declared.Hold)
-	l.known = slackgate.Belief{FirstByte: first.Dist, Hold: hold.Dist, Samples: first.Samples, State: first.State}
+	l.known = latency.Belief(&l.declared, &first, &hold)
 	return l.known
 }

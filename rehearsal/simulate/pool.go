@@ -30,6 +30,7 @@ type pool struct {
 	ladder  slackgate.Ladder
 	belief  slackgate.Belief
 	learner *learner
+	probing probing
 	nowMS   int64
 	list    bool
 	workers int

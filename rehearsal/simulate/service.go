@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -25,6 +26,10 @@ type Service struct {
 	Workers [slackgate.NumPaths]int
 	// Closed, if set, tells whether an operator has closed a pool by then.
 	Closed func(path slackgate.Path, atMS int64) bool
+	// ProbeMS, if set, is when the first byte of a tiny request comes that is made
+	// then: pools that their own measurement has closed are probed. The answer
+	// follows at once.
+	ProbeMS func(path slackgate.Path, atMS int64) int64
 }
 
 // Times is what the times of a service depend on.
@@ -161,6 +166,28 @@ func SlowedService(s Service, fromMS int64, factor float64) Service {
 			return v
 		}
 	}
+	return s
+}
+
+// HangingService is s, but that the calls hang that hangs picks by their place in
+// the order in which they are made, from 0. Probes are answered within probeMS, but
+// [Never] where that is 0.
+func HangingService(s Service, hangs func(call int) bool, probeMS int64) Service {
+	s.Name += ", hanging"
+	s.Times = max(s.Times, ByStart)
+	start := s.Start
+	s.Start = func(jobs []Arrival, seed uint64) func(*Call) Served {
+		serve, calls := start(jobs, seed), 0
+		return func(c *Call) Served {
+			v := serve(c)
+			if hangs(calls) {
+				v = Served{FirstMS: Never, HoldMS: Never, Fate: Broken}
+			}
+			calls++
+			return v
+		}
+	}
+	s.ProbeMS = func(slackgate.Path, int64) int64 { return cmp.Or(probeMS, Never) }
 	return s
 }
 

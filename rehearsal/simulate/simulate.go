@@ -171,6 +171,9 @@ func (r *run) play() {
 		}
 		for _, sh := range r.shards {
 			now = min(now, sh.nextEnd())
+			if next < len(r.arrived) { // else nothing is to be learned from a probe
+				now = min(now, r.nextProbe(sh))
+			}
 		}
 		if now == math.MaxInt64 {
 			return
@@ -179,6 +182,7 @@ func (r *run) play() {
 		for _, sh := range r.shards {
 			for _, path := range slackgate.Paths {
 				r.finish(sh.pools[path], now)
+				r.probe(sh.pools[path], now)
 				r.claim(sh, path, now)
 			}
 		}

@@ -39,6 +39,9 @@ type Options struct {
 	// in the virtual time of a testing/synctest bubble. Otherwise the processes
 	// listen where Config says, and the labs on ports of their own.
 	InMemory bool
+	// Apart names the pool whose worker is the first one and serves nothing else;
+	// another serves the other pool. Reject: each worker serves both.
+	Apart slackgate.Path
 	// OverStore, if set, is put around connections to the store.
 	OverStore func(Dial) Dial
 	// WebhookTransport carries webhooks. See [app.Options].
@@ -158,6 +161,11 @@ func Start(o Options) (_ *Stage, err error) {
 		if err := s.AnotherWorker(); err != nil {
 			return nil, err
 		}
+		if o.Apart != slackgate.Reject {
+			if err := s.startWorker(o.Apart); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return s, s.startAPI()
 }
@@ -227,10 +235,20 @@ func (s *Stage) transportOver(dial Dial) *http.Transport {
 	return t
 }
 
-// AnotherWorker starts one more worker process.
-func (s *Stage) AnotherWorker() error {
-	line := &link{}
-	o := app.Options{Config: s.Config, Log: s.options.Log, EmbeddedRedis: line.over(s.DialStore)}
+// AnotherWorker starts one more worker process, like the first.
+func (s *Stage) AnotherWorker() error { return s.startWorker(s.options.Apart.Other()) }
+
+// startWorker starts a worker that leaves one pool out; Reject: none.
+func (s *Stage) startWorker(without slackgate.Path) error {
+	line, cfg := &link{}, *s.Config
+	switch without {
+	case slackgate.Paid:
+		cfg.Worker.PaidSlots = new(0)
+	case slackgate.Free:
+		cfg.Worker.FreeSlots = new(0)
+	case slackgate.Reject:
+	}
+	o := app.Options{Config: &cfg, Log: s.options.Log, EmbeddedRedis: line.over(s.DialStore)}
 	if s.backends() == len(s.Labs) { // those of others are called as everywhere
 		o.Transport = s.transportOver(line.over(s.dial))
 	}

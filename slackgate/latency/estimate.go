@@ -2,6 +2,7 @@ package latency
 
 import (
 	"math"
+	"slices"
 
 	"leeway/slackgate"
 )
@@ -11,6 +12,11 @@ const (
 	// floor: of 59 calls the longest is beyond the true p95 with 95 %
 	// confidence (0.95^59 = 4.9 %), of fewer it need not be.
 	EnoughSamples = 59
+
+	// AnsweredSince is how many calls must have ended since the last one that was
+	// cut for those that were to count no more: of a backend that hangs, hardly
+	// ever so many do.
+	AnsweredSince = slackgate.ProbesToReopen
 
 	// NotIdentifiedFactor is how much above the largest call seen the p95 is
 	// taken to be when it is not identified.
@@ -52,6 +58,20 @@ type Estimate struct {
 	Change float64
 }
 
+// Belief is what two estimates, of first byte and hold, say against what is declared.
+func Belief(declared *slackgate.Belief, firstByte, hold *Estimate) slackgate.Belief {
+	b := slackgate.Belief{
+		FirstByte: firstByte.Dist, Hold: hold.Dist, Samples: firstByte.Samples, State: firstByte.State,
+		DeclaredFirstByteMS: declared.FirstByte.P95MS, DeclaredHoldMS: declared.Hold.P95MS,
+	}
+	// A slot is held past the first byte, whatever two samples of the two say.
+	b.Hold.MeanMS, b.Hold.P95MS = max(b.Hold.MeanMS, b.FirstByte.MeanMS), max(b.Hold.P95MS, b.FirstByte.P95MS)
+	if hold.State == slackgate.NotIdentified {
+		b.State = hold.State
+	}
+	return b
+}
+
 // Estimator makes estimates, reusing its memory. The zero value is ready; it is
 // not safe for concurrent use.
 type Estimator struct {
@@ -64,6 +84,13 @@ type Estimator struct {
 //
 // The declared distribution is what is believed without samples; its p95 is a
 // floor until there are [EnoughSamples].
+//
+// Where so many calls were cut that the p95 lies beyond all that ended, it is
+// believed to lie beyond the cut ones too; but one cut call alone says nothing
+// against calls that ended and the declared p95 together, nor do any number that
+// [AnsweredSince] calls have followed: then the p95 is that of the calls that ended,
+// and at least the declared one. In the same way the longest call in flight alone
+// says nothing beside a few that ended, until it is cut.
 func (e *Estimator) Estimate(slices []Slice, inFlightMS []int64, declared slackgate.Dist) Estimate {
 	window := e.choose(slices)
 	out := Estimate{Dist: declared, Change: 1}
@@ -81,8 +108,35 @@ func (e *Estimator) Estimate(slices []Slice, inFlightMS []int64, declared slackg
 		out.WindowMS = window
 	}
 	out.Change = e.change(slices, window, inFlightMS)
-	e.fill(&out, inFlightMS, declared)
+	floored := e.dropCut(slices) || out.Samples < EnoughSamples
+	e.fill(&out, inFlightMS, declared, floored)
 	return out
+}
+
+// dropCut takes the cut calls out of the window where they would leave its p95 open
+// and yet say nothing, and reports whether it did.
+func (e *Estimator) dropCut(newest []Slice) bool {
+	cut := e.window.cutCalls()
+	if cut == 0 || cut == e.window.Samples() || cut > 1 && answeredSince(newest) < AnsweredSince {
+		return false
+	}
+	if _, identified := e.window.Quantile(0.95); identified {
+		return false
+	}
+	e.window.dropCut()
+	return true
+}
+
+// answeredSince counts the calls that have ended in the slices after the newest
+// in which one was cut.
+func answeredSince(newest []Slice) (n int64) {
+	for _, s := range newest {
+		if s.Calls.cutCalls() > 0 {
+			break
+		}
+		n += s.Calls.Samples()
+	}
+	return n
 }
 
 // choose returns the narrowest window with enough samples; if none has, the
@@ -103,20 +157,26 @@ func (e *Estimator) choose(slices []Slice) int64 {
 }
 
 // fill reads the distribution off the window, and adds the calls in flight to it.
-func (e *Estimator) fill(out *Estimate, inFlightMS []int64, declared slackgate.Dist) {
+// With floored the declared p95 is the least.
+func (e *Estimator) fill(out *Estimate, inFlightMS []int64, declared slackgate.Dist, floored bool) {
 	floor := declared.P95MS
 	_, known := e.window.Quantile(0.95)
-	usual, oldest := e.window.LargestMS(), 0.0
-	if out.Samples < EnoughSamples {
+	usual, oldest, alone := e.window.LargestMS(), 0.0, -1
+	if floored {
 		usual = max(usual, floor)
 	}
-	for _, age := range inFlightMS {
-		e.window.addInFlight(age)
-		oldest = max(oldest, float64(age))
+	if out.Samples > 0 && out.Samples < EnoughSamples && out.Samples == int(e.window.endedWith()) && len(inFlightMS) > 0 {
+		alone = slices.Index(inFlightMS, slices.Max(inFlightMS))
+	}
+	for i, age := range inFlightMS {
+		if i != alone {
+			e.window.addInFlight(age)
+			oldest = max(oldest, float64(age))
+		}
 	}
 	p95, identified := e.window.Quantile(0.95)
 	switch {
-	case out.Samples >= EnoughSamples && identified:
+	case identified && !floored:
 		out.P95MS, out.State = p95, slackgate.Measured
 	case identified:
 		out.P95MS, out.State = max(p95, floor), slackgate.Floored
@@ -131,9 +191,12 @@ func (e *Estimator) fill(out *Estimate, inFlightMS []int64, declared slackgate.D
 	default:
 		out.P95MS = max(e.window.LargestMS()*NotIdentifiedFactor, floor)
 		out.State = slackgate.NotIdentified
-		if out.Samples < EnoughSamples && e.window.LargestMS() < floor {
+		if floored && e.window.LargestMS() < floor {
 			out.State = slackgate.Floored
 		}
+	}
+	if alone >= 0 { // whoever waits for its slot waits for it all the same
+		e.window.addInFlight(inFlightMS[alone])
 	}
 	mean, variance := e.window.Moments()
 	n := float64(e.window.Samples())
@@ -164,6 +227,9 @@ const (
 	// calls must lie. They are looked at some four times a second in a dozen
 	// ways, so it is far out.
 	changeZ = 4.2
+	// oneCallMost is the hazard that a call can use up at most, however long it
+	// takes: so much by one call is no change, by two it is.
+	oneCallMost = 11
 	// changeLeast is the smallest change worth the name, as a logarithm.
 	changeLeast = 0.15
 	// changeMost bounds a change, as a logarithm (a factor of 20).
@@ -220,15 +286,6 @@ func (e *Estimator) change(slices []Slice, window int64, inFlightMS []int64) flo
 	return math.Exp(float64(bestShift) * logWidth)
 }
 
-// endedWith counts the calls that were done.
-func (h *Histogram) endedWith() int64 {
-	var n int64
-	for b := h.lo; h.samples > 0 && b <= h.hi; b++ {
-		n += h.done[b]
-	}
-	return n
-}
-
 // usual is the lognormal that fits what was usual before.
 type usual struct{ mu, sigma float64 }
 
@@ -266,12 +323,12 @@ func (u usual) usedUp(h *Histogram, inFlightMS []int64, shift int) float64 {
 	sum := 0.0
 	for b := h.lo; h.samples > 0 && b <= h.hi; b++ {
 		if n := h.done[b] + h.cut[b]; n > 0 {
-			sum += float64(n) * hazard(((float64(b-shift)+0.5)*logWidth-u.mu)/u.sigma)
+			sum += float64(n) * min(hazard(((float64(b-shift)+0.5)*logWidth-u.mu)/u.sigma), oneCallMost)
 		}
 	}
 	for _, age := range inFlightMS {
 		x := math.Log(max(float64(age), 1)) - float64(shift)*logWidth
-		sum += max(0, hazard((x-u.mu)/u.sigma)-inFlightFree)
+		sum += max(0, min(hazard((x-u.mu)/u.sigma), oneCallMost)-inFlightFree)
 	}
 	return sum
 }

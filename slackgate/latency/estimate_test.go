@@ -19,6 +19,13 @@ func of(n int, ms int64, cut bool) *Histogram {
 	return &h
 }
 
+// mix returns a histogram of some calls that ended and some that were cut.
+func mix(ended int, ms int64, cut int, cutMS int64) *Histogram {
+	h := of(ended, ms, false)
+	h.Merge(of(cut, cutMS, true))
+	return h
+}
+
 func TestEstimateStates(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -36,14 +43,25 @@ func TestEstimateStates(t *testing.T) {
 		{"in flight, as long as those that ended", []Slice{{0, of(8, 4000, false)}}, []int64{4000}, slackgate.Floored, 4000, 8, 15 * 60_000},
 		{"in flight, as long as those that ended late", []Slice{{0, of(8, 6000, false)}}, []int64{6000}, slackgate.Floored, 6000, 8, 15 * 60_000},
 		{"in flight, longer than those that ended, not late yet", []Slice{{0, of(8, 2000, false)}}, []int64{3900}, slackgate.Floored, 4000, 8, 15 * 60_000},
-		{"in flight, a little longer than those that ended", []Slice{{0, of(8, 4000, false)}}, []int64{4100}, slackgate.NotIdentified, 4200 - 0.01*4000, 8, 15 * 60_000},
-		{"in flight for long, others ended", []Slice{{0, of(8, 4000, false)}}, []int64{9000}, slackgate.NotIdentified, 9000 * 1.2, 8, 15 * 60_000},
+		{"in flight, a little longer than those that ended", []Slice{{0, of(8, 4000, false)}}, []int64{4100, 4100}, slackgate.NotIdentified, 4200 - 0.01*4000, 8, 15 * 60_000},
+		{"in flight for long, others ended", []Slice{{0, of(8, 4000, false)}}, []int64{9000, 9100}, slackgate.NotIdentified, 9000 * 1.2, 8, 15 * 60_000},
 		{"many in flight, as long as those that ended", []Slice{{0, of(60, 1000, false)}}, []int64{1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000}, slackgate.Measured, 1000, 60, 60_000},
+		{"one alone in flight for long, others ended", []Slice{{0, of(8, 4000, false)}}, []int64{9000}, slackgate.Floored, 4000, 8, 15 * 60_000},
+		{"one in flight for long beside one that was cut", []Slice{{0, mix(8, 1000, 1, 9000)}}, []int64{9000}, slackgate.NotIdentified, 9000 * 1.2, 9, 15 * 60_000},
 		{"58 fast calls", []Slice{{0, of(58, 1000, false)}}, nil, slackgate.Floored, 4000, 58, 15 * 60_000},
 		{"59 fast calls", []Slice{{0, of(59, 1000, false)}}, nil, slackgate.Measured, 1000, 59, 60_000},
 		{"58 slow calls", []Slice{{0, of(58, 9000, false)}}, nil, slackgate.Floored, 9000, 58, 15 * 60_000},
 		{"59 slow calls", []Slice{{0, of(59, 9000, false)}}, nil, slackgate.Measured, 9000, 59, 60_000},
 		{"all cut", []Slice{{0, of(100, 9000, true)}}, nil, slackgate.NotIdentified, 9000 * 1.2, 100, 60_000},
+		{"one cut, none ended", []Slice{{0, of(1, 9000, true)}}, nil, slackgate.NotIdentified, 9000 * 1.2, 1, 15 * 60_000},
+		{"one cut beside one that ended", []Slice{{0, mix(1, 100, 1, 9000)}}, nil, slackgate.Floored, 4000, 2, 15 * 60_000},
+		{"one cut beside one that ended late", []Slice{{0, mix(1, 6000, 1, 9000)}}, nil, slackgate.Floored, 6000, 2, 15 * 60_000},
+		{"two cut beside five that ended", []Slice{{0, mix(5, 100, 2, 9000)}}, nil, slackgate.NotIdentified, 9000 * 1.2, 7, 15 * 60_000},
+		{"two cut, then two that ended", []Slice{{0, of(2, 100, false)}, {5000, mix(5, 100, 2, 9000)}}, nil, slackgate.NotIdentified, 9000 * 1.2, 9, 15 * 60_000},
+		{"two cut, then three that ended", []Slice{{0, of(3, 100, false)}, {5000, mix(5, 100, 2, 9000)}}, nil, slackgate.Floored, 4000, 10, 15 * 60_000},
+		{"two cut, then three that ended late", []Slice{{0, of(3, 9000, false)}, {5000, mix(5, 100, 2, 9000)}}, nil, slackgate.Floored, 9000, 10, 15 * 60_000},
+		{"two cut, three that ended, and cut again", []Slice{{0, of(1, 9000, true)}, {5000, of(3, 100, false)}, {10_000, mix(5, 100, 2, 9000)}}, nil, slackgate.NotIdentified, 9000 * 1.2, 11, 15 * 60_000},
+		{"many cut of many, then three that ended", []Slice{{0, of(3, 100, false)}, {5000, mix(90, 100, 10, 9000)}}, nil, slackgate.Floored, 4000, 103, 60_000},
 		{"few and cut early", []Slice{{0, of(10, 500, true)}}, nil, slackgate.Floored, 4000, 10, 15 * 60_000},
 		{"one minute is not enough, five are", []Slice{{0, of(30, 1000, false)}, {100_000, of(29, 1000, false)}}, nil, slackgate.Measured, 1000, 59, 5 * 60_000},
 		{"five are not enough", []Slice{{0, of(30, 1000, false)}, {400_000, of(29, 1000, false)}}, nil, slackgate.Measured, 1000, 59, 15 * 60_000},
@@ -88,6 +106,7 @@ func TestInFlightCounts(t *testing.T) {
 func TestInFlightGrows(t *testing.T) {
 	for name, s := range map[string][]Slice{
 		"nothing ended":                 nil,
+		"few ended, one was cut":        {{0, mix(7, 2000, 1, 9000)}},
 		"few ended":                     {{0, of(7, 4000, false)}},
 		"few ended, of several lengths": {{0, of(5, 2500, false)}, {0, of(2, 5200, false)}},
 		"longer than declared":          {{0, of(7, 6000, false)}},
@@ -96,7 +115,7 @@ func TestInFlightGrows(t *testing.T) {
 			var e Estimator
 			was := e.Estimate(s, nil, declared).P95MS
 			for age := range int64(20_000) {
-				got := e.Estimate(s, []int64{age}, declared).P95MS
+				got := e.Estimate(s, []int64{age, age}, declared).P95MS
 				if got < was-1e-6 || got > was*Width*1.0001+2 {
 					t.Fatalf("at an age of %d ms the p95 goes from %.0f to %.0f", age, was, got)
 				}
@@ -174,6 +193,27 @@ func TestNoChangeAmongEqualCalls(t *testing.T) {
 	s := []Slice{{0, of(40, 1210, false)}, {5000, of(40, 1200, false)}, {10_000, of(40, 1190, false)}}
 	if got := e.Estimate(s, []int64{1199}, declared); got.Change != 1 {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// Neither is a single call, however long it hung or hangs, among however many that
+// did not; two are, of a backend whose calls all take the same time.
+func TestNoChangeByOneCall(t *testing.T) {
+	var e Estimator
+	for _, ended := range []int{8, 25, 60, 200} {
+		early := Slice{10_000, of(ended, 400, false)}
+		for _, more := range []int{0, 1, 3, 10} {
+			got := e.Estimate([]Slice{{0, mix(more, 400, 1, 13_000)}, early}, nil, declared)
+			if got.Change != 1 {
+				t.Errorf("one of %d was cut: a change by %.1f is seen", ended+more+1, got.Change)
+			}
+		}
+		if got := e.Estimate([]Slice{early}, []int64{13_000}, declared); got.Change != 1 {
+			t.Errorf("one hangs after %d: a change by %.1f is seen", ended, got.Change)
+		}
+		if got := e.Estimate([]Slice{{0, of(2, 13_000, true)}, early}, nil, declared); got.Change == 1 {
+			t.Errorf("two were cut after %d: no change is seen", ended)
+		}
 	}
 }
 

@@ -158,6 +158,26 @@ func (h *Histogram) Reset() {
 // Samples is the number of calls counted, cut ones included.
 func (h *Histogram) Samples() int64 { return h.samples }
 
+// endedWith counts the calls that were done.
+func (h *Histogram) endedWith() int64 { return h.samples - h.cutCalls() }
+
+// cutCalls counts the calls that were cut.
+func (h *Histogram) cutCalls() (n int64) {
+	for b := h.lo; h.samples > 0 && b <= h.hi; b++ {
+		n += h.cut[b]
+	}
+	return n
+}
+
+// dropCut takes the cut calls away.
+func (h *Histogram) dropCut() {
+	h.samples = h.endedWith()
+	clear(h.cut[h.lo : h.hi+1])
+	for h.hi > h.lo && h.done[h.hi] == 0 {
+		h.hi--
+	}
+}
+
 // LargestMS is the upper bound of the longest call counted; 0 if there is none.
 func (h *Histogram) LargestMS() float64 {
 	if h.samples == 0 {

@@ -55,8 +55,8 @@ type Config struct {
 	Share float64
 	// Cap bounds the same in absolute terms. Defaults to no cap.
 	Cap time.Duration
-	// FailureThreshold is how many failures in a row open a backend's
-	// breaker. Defaults to DefaultFailureThreshold.
+	// FailureThreshold is how many different jobs in a row must have met the same
+	// trouble before a backend is doubted. Defaults to DefaultFailureThreshold.
 	FailureThreshold uint
 	// OpenFor is how long an open breaker keeps calls away before it lets one
 	// through as a probe, give or take a tenth. Defaults to DefaultOpenFor.
@@ -66,6 +66,10 @@ type Config struct {
 	// deadline. Outcomes are judged as ever. Defaults to 0: the deadline owns
 	// every attempt.
 	Overrun time.Duration
+	// Doubt is told that jobs have given cause to doubt whether a backend is
+	// well, and is to see to a [Runner.Probe] of it soon. It must not block.
+	// Defaults to nothing: then what jobs met is believed.
+	Doubt func(*Upstream)
 	// OnState is told when a backend's state changes, outside of any lock. The
 	// end of a hold is not told: it comes with time. Defaults to nothing.
 	OnState func(name, state, why string)
@@ -173,8 +177,11 @@ func NotCalled(c Call) Attempt {
 	return Attempt{Call: c, NotCalled: true, Answer: backend.Answer{Usage: backend.Unbilled()}}
 }
 
-// CostMicro is what the attempt cost.
-func (a *Attempt) CostMicro() int64 { return a.Price.CostMicro(a.Usage) }
+// CostMicro is what the attempt is booked at.
+func (a *Attempt) CostMicro() int64 {
+	cost, _ := a.Price.CostMicro(a.Usage, a.LargestCostMicro)
+	return cost
+}
 
 // Hooks tell of a job's attempts. Nil functions are skipped.
 type Hooks struct {
@@ -202,6 +209,9 @@ type Result struct {
 	// OutcomeExpired it is empty when time was short, and ReasonNoBackend when
 	// a backend's state kept it from being called.
 	Reason backend.Reason
+	// Detail is what the backend said of a reason that lies in the text itself;
+	// producers may see it.
+	Detail string
 	// Answer is what the last call brought, the text only if the outcome is
 	// usable. It is not Whole for a usable one only if the class counts the
 	// first byte alone. Its times count from when Run was called.

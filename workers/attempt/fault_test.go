@@ -3,8 +3,10 @@ package attempt
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"leeway/broker"
@@ -44,7 +46,7 @@ func TestFaults(t *testing.T) {
 				o.status(429, ``)
 			}, "a:rate_limited b", 0, "a:rate_limited", broker.OutcomeFailed, backend.ReasonRateLimited,
 		},
-		{"throttled", refuses(429, ``), "a:rate_limited b", 0, strings.Repeat(" a:rate_limited", 3)[1:], broker.OutcomeFailed, backend.ReasonRateLimited},
+		{"throttled", refuses(429, ``), "a:rate_limited b", 0, strings.Repeat(" a:rate_limited", 4)[1:], broker.OutcomeFailed, backend.ReasonRateLimited},
 		{
 			"flaky", func(o *out, n int) {
 				if n == 0 {
@@ -55,7 +57,7 @@ func TestFaults(t *testing.T) {
 			}, "a:upstream_error a", 0, "a:upstream_error a", broker.OutcomeUsable, "",
 		},
 		{"500 for ever", refuses(500, ``), "a:upstream_error " + "a:upstream_error b", 0, "a:upstream_error " + "a:upstream_error", broker.OutcomeFailed, backend.ReasonUpstreamError},
-		{"down, 503", refuses(503, ``), "a:upstream_error b", 0, "a:upstream_error", broker.OutcomeFailed, backend.ReasonUpstreamError},
+		{"down, 503", refuses(503, ``), "a:upstream_error b", 0, strings.Repeat(" a:upstream_error", 4)[1:], broker.OutcomeFailed, backend.ReasonUpstreamError},
 		{"down, refused", nil, "a:connect b", 0, "a:connect", broker.OutcomeFailed, backend.ReasonConnect},
 		{
 			"reset", stream(func(o *out) {
@@ -176,6 +178,55 @@ func TestFaults(t *testing.T) {
 						}
 					}
 				})
+			})
+		})
+	}
+}
+
+// A backend that closes a kept connection as a call goes out on it is called
+// once more, at once, and is not thought ill of; on a connection of the call's
+// own it has broken off, and so has one that does it again.
+func TestKeptConnectionIsClosed(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		closes  []int // calls, from 0
+		want    string
+		state   string
+		outcome broker.Outcome
+	}{
+		{"once", []int{1}, "a:reset a", broker.BackendClosed, broker.OutcomeUsable},
+		{"and the fresh one too", []int{1, 2}, "a:reset a:reset", broker.BackendOpen, broker.OutcomeFailed}, //nolint:dupword // the two attempts
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(w *world) {
+				cfg := w.backend("a", func(o *out, n int) {
+					if !slices.Contains(tt.closes, n) {
+						answers(0, 0, "The answer.")(o, n)
+					} else if c, _, err := http.NewResponseController(o.w).Hijack(); err == nil {
+						_ = c.Close()
+					}
+				})
+				r := w.runner(Config{
+					Backends:         []Backend{{Caller: w.client(cfg), P95: 500 * time.Millisecond, Price: fixed(backend.Price{InputMicroPerMTok: 1e6})}},
+					FailureThreshold: 1, OpenFor: time.Hour,
+				})
+				if res, err := r.Run(w.t.Context(), job(10*second), Hooks{}); err != nil || res.Outcome != broker.OutcomeUsable {
+					w.t.Fatal(res, err)
+				}
+				synctest.Wait()
+				l := newLedger(w.t)
+				res, err := r.Run(w.t.Context(), job(10*second), l.hooks())
+				if got := attempts(res); err != nil || got != tt.want || res.Outcome != tt.outcome || res.EndedAt != 0 {
+					w.t.Errorf("%s, %s after %v, %v", got, res.Outcome, res.EndedAt, err)
+				}
+				if s := r.Upstreams()[0].State(); s.State != tt.state {
+					w.t.Errorf("backend is %s", s.State)
+				}
+				// It may have worked on what it was sent.
+				l.check()
+				if len(l.settled) != 2 || l.settled[0].Usage.Known != unknown {
+					w.t.Errorf("booked %+v", l.settled)
+				}
 			})
 		})
 	}

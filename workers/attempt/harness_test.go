@@ -201,16 +201,8 @@ func (l *ledger) check() {
 // fixed is a price that never changes.
 func fixed(p backend.Price) func() backend.Price { return func() backend.Price { return p } }
 
-// notBilled stands in tables for usage that is known to be nothing.
-const notBilled broker.Known = "not billed"
-
-// howKnown is how usage is known, in the words of the tables.
-func howKnown(u backend.Usage) broker.Known {
-	if u.Unbilled {
-		return notBilled
-	}
-	return u.Known
-}
+// notBilled is short for tables.
+const notBilled = broker.KnownUnbilled
 
 func job(left time.Duration) Job {
 	return Job{ID: "j1", System: "Summarise.", Text: strings.Repeat("word ", 100), Left: left}

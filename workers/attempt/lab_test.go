@@ -55,6 +55,7 @@ var labRows = map[string]labRow{
 	"down":                   {1, 1, none, broker.OutcomeFailed, backend.ReasonUpstreamError},
 	"down.refused":           {1, 1, unknown, broker.OutcomeFailed, backend.ReasonReset}, // by model name the lab can only reset
 	"flap":                   {1, 1, none, broker.OutcomeFailed, backend.ReasonUpstreamError},
+	"loading":                {1, 1, none, broker.OutcomeUsable, ""},
 	"reset":                  {1, 1, unknown, broker.OutcomeFailed, backend.ReasonReset},
 	"silent":                 {1, 1, unknown, broker.OutcomeLate, backend.ReasonFirstByte},
 	"headers-only":           {1, 1, unknown, broker.OutcomeLate, backend.ReasonFirstByte},
@@ -65,12 +66,19 @@ var labRows = map[string]labRow{
 	"cut":                    {1, 1, estimated, broker.OutcomeTruncated, backend.ReasonTruncated},
 	"bad-chunk":              {1, 1, estimated, broker.OutcomeFailed, backend.ReasonBadAnswer},
 	"no-done":                {1, 0, reported, broker.OutcomeUsable, ""},
+	"finish-early":           {1, 0, reported, broker.OutcomeUsable, ""},
 	"comments":               {1, 0, reported, broker.OutcomeUsable, ""},
 	"no-space":               {1, 0, reported, broker.OutcomeUsable, ""},
+	"mislabelled":            {1, 0, reported, broker.OutcomeUsable, ""},
+	"pings":                  {1, 0, reported, broker.OutcomeUsable, ""},
+	"choice-index":           {1, 0, reported, broker.OutcomeUsable, ""},
+	"empty-error":            {1, 0, reported, broker.OutcomeUsable, ""},
+	"split-pair":             {1, 0, reported, broker.OutcomeUsable, ""},
 	"big-line.100KiB":        {1, 0, reported, broker.OutcomeUsable, ""},
 	"big-line.12MiB":         {1, 1, estimated, broker.OutcomeFailed, backend.ReasonTooLarge},
 	"big-line.lines":         {1, 0, reported, broker.OutcomeUsable, ""}, // a million comments, within the bound
 	"empty.content":          {1, 1, reported, broker.OutcomeEmpty, backend.ReasonEmpty},
+	"empty.invisible":        {1, 1, reported, broker.OutcomeEmpty, backend.ReasonEmpty},
 	"empty.body":             {1, 1, unknown, broker.OutcomeEmpty, backend.ReasonEmpty},
 	"reasoning-only":         {1, 1, reported, broker.OutcomeEmpty, backend.ReasonEmpty},
 	"one-token":              {1, 0, reported, broker.OutcomeUsable, ""},
@@ -78,6 +86,10 @@ var labRows = map[string]labRow{
 	"error-in-200":           {2, 1, unknown, broker.OutcomeFailed, backend.ReasonUpstreamError},
 	"error-in-200.midstream": {2, 1, estimated, broker.OutcomeFailed, backend.ReasonUpstreamError},
 	"context-length":         {1, 1, none, broker.OutcomeFailed, backend.ReasonContextLength},
+	"long-text":              {1, 0, reported, broker.OutcomeUsable, ""}, // the text is short, and has no SELECT
+	"firewall":               {1, 0, reported, broker.OutcomeUsable, ""},
+	"firewall.all":           {1, 1, none, broker.OutcomeFailed, backend.ReasonBadRequest},
+	"no-prefill":             {1, 0, reported, broker.OutcomeUsable, ""}, // nothing is ever prefilled
 	"refused.policy":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
 	"refused.filter":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
 	"refused.finish":         {1, 0, reported, broker.OutcomeFailed, backend.ReasonRefused},
@@ -87,11 +99,15 @@ var labRows = map[string]labRow{
 	"usage-missing":          {1, 0, estimated, broker.OutcomeUsable, ""},
 	"usage-absurd":           {1, 0, estimated, broker.OutcomeUsable, ""},
 	"usage-absurd.strings":   {1, 0, reported, broker.OutcomeUsable, ""},
+	"usage-absurd.details":   {1, 0, reported, broker.OutcomeUsable, ""},
 	"usage-absurd.cached":    {1, 0, reported, broker.OutcomeUsable, ""},
+	"usage-apart":            {1, 0, reported, broker.OutcomeUsable, ""},
 	"gzip.declared":          {1, 0, reported, broker.OutcomeUsable, ""},
 	"gzip.undeclared":        {1, 1, unknown, broker.OutcomeFailed, backend.ReasonBadAnswer},
 	"prose-error":            {1, 0, reported, broker.OutcomeUsable, ""},
 	"paid-in-disguise":       {1, 0, reported, broker.OutcomeUsable, ""},
+	"cost-absurd":            {1, 0, reported, broker.OutcomeUsable, ""},
+	"cost-absurd.zeros":      {1, 0, estimated, broker.OutcomeUsable, ""},
 	"not-an-answer":          {1, 1, unknown, broker.OutcomeFailed, backend.ReasonBadAnswer},
 	"redirect":               {1, 1, none, broker.OutcomeFailed, backend.ReasonBadAnswer},
 }
@@ -168,7 +184,7 @@ func (row labRow) withFallback(t *testing.T, name string) {
 		if len(l.settled) != len(a)+len(b) {
 			t.Errorf("%d spend rows for %d calls", len(l.settled), len(a)+len(b))
 		}
-		if u := l.settled[0].Usage; howKnown(u) != row.usage {
+		if u := l.settled[0].Usage; u.Known != row.usage {
 			t.Errorf("usage %+v, want %s", u, row.usage)
 		}
 		for i := 1; i < len(a); i++ {
@@ -194,7 +210,7 @@ func (row labRow) alone(t *testing.T, name string) {
 				t.Errorf("%+v", a)
 			}
 			// The runner's backends have no price.
-			if (name == "paid-in-disguise") != (a.CostMicro() > 0) {
+			if (name == "paid-in-disguise" || name == "cost-absurd.high") != (a.CostMicro() > 0) {
 				t.Errorf("cost %d", a.CostMicro())
 			}
 		}

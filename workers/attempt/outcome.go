@@ -2,6 +2,7 @@ package attempt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -30,7 +31,7 @@ func (x *run) anotherReady(who int) bool {
 // well.
 func (x *run) skipOrWait(ctx context.Context, who int, wait time.Duration) {
 	x.blocked = true
-	if x.anotherReady(who) || wait+x.upstreams[who].p95() > x.slack() {
+	if x.refused() || x.anotherReady(who) || wait+x.upstreams[who].p95() > x.slack() {
 		x.tried[who].done = true
 		return
 	}
@@ -85,15 +86,18 @@ func (x *run) judged(ctx context.Context, who int, e *backend.Error) bool {
 // otherwise the backend is done with.
 func (x *run) retry(ctx context.Context, who int, e *backend.Error) {
 	t := &x.tried[who]
+	if e.NotNow() {
+		x.pause = max(x.pause, min(busyPause, x.slack()/8))
+	}
 	wait := jitter(x.pause)
 	switch {
 	case e.RetryAfter > 0:
 		// A little later than told, and not all at once.
 		wait = e.RetryAfter + rand.N(100*time.Millisecond)
 		t.done, t.waited = t.waited, true
-	case e.Reason == backend.ReasonRateLimited:
-		// Without a hint nobody knows how long; another backend is better
-		// than guessing.
+	case e.Stale:
+		wait, t.done = 0, t.calls >= 2
+	case e.NotNow():
 		t.done = x.anotherReady(who)
 	default:
 		t.done = t.calls >= 2
@@ -102,7 +106,7 @@ func (x *run) retry(ctx context.Context, who int, e *backend.Error) {
 		t.done = true
 	}
 	switch {
-	case t.done:
+	case t.done || e.Stale:
 	case e.RetryAfter > 0:
 		_ = background.Sleep(ctx, wait)
 	default:
@@ -166,6 +170,9 @@ func (x *run) conclude() {
 		x.end(broker.OutcomeLate, e.Reason)
 	default:
 		x.end(broker.OutcomeFailed, e.Reason)
+		if e.Reason == backend.ReasonRefused || e.Reason == backend.ReasonContextLength {
+			x.res.Detail = e.Detail
+		}
 	}
 }
 
@@ -183,14 +190,21 @@ const (
 	ProbeMaxTokens = 16
 )
 
+// ErrProbing is the error of a probe that was not made, because another one of
+// the same backend is under way.
+var ErrProbing = errors.New("attempt: a probe is under way")
+
 // Probe makes one tiny call to a backend, whatever its state, to see whether it
-// is well again. The hooks are told of it like of any other attempt, as one of
-// the job id. If the backend answers, a breaker that was open closes and a
-// backend that is out because of its key is put back; one that an operator took
-// out stays out. The error is nil if the backend is well.
+// is well; what follows from that [standing] says. The hooks are told of it like
+// of any other attempt, as one of the job id. The error is nil if the backend is
+// well.
 //
 // ctx bounds the probe; it should have a deadline.
 func (r *Runner) Probe(ctx context.Context, u *Upstream, id string, hooks Hooks) error {
+	if !u.probing.CompareAndSwap(false, true) {
+		return ErrProbing
+	}
+	defer u.probing.Store(false)
 	hooks.Relay = nil
 	x := &run{
 		Runner: r, hooks: &hooks, start: time.Now(), number: 1,
@@ -204,12 +218,8 @@ func (r *Runner) Probe(ctx context.Context, u *Upstream, id string, hooks Hooks)
 	}
 	e := x.generate(ctx, u, call, req)
 	// A reasoning model does not come to its answer in so few tokens.
-	if e == nil || healthOf(e) == healthy || x.res.Finish != backend.FinishNone {
-		u.open(false)
+	if u.probed(e, x.res.Finish != backend.FinishNone) {
 		return nil
-	}
-	if healthOf(e) == faulty {
-		u.breaker.Open()
 	}
 	return e
 }

@@ -18,6 +18,10 @@ import (
 // turned a call away without saying for how long; it doubles each time.
 const backoff = 100 * time.Millisecond
 
+// busyPause is the same for one that asked to be called later, if there is time:
+// a model takes seconds to load.
+const busyPause = time.Second
+
 // Runner runs jobs against the backends of one pool. It may be used by many
 // goroutines.
 type Runner struct {
@@ -45,6 +49,7 @@ func (r *Runner) Upstreams() []*Upstream { return r.upstreams }
 type tried struct {
 	calls  int
 	waited bool // its Retry-After was waited for once
+	failed bool // a call of the job failed or was refused here
 	done   bool // it is not to be called again for this job
 }
 
@@ -109,7 +114,8 @@ func (x *run) loop(parent context.Context) error {
 				x.conclude()
 				return nil
 			}
-			_ = background.Sleep(ctx, wait)
+			// What it waits for may come sooner: a probe, an operator's word.
+			_ = background.Sleep(ctx, min(wait, look))
 			continue
 		}
 		over, err := x.attempt(ctx, who, plan)
@@ -125,10 +131,17 @@ func (x *run) loop(parent context.Context) error {
 func (x *run) plan() (p Plan, who int, wait time.Duration) {
 	in, places, wait := x.candidates(x.slack(), -1)
 	if p = Next(in); p.Index < 0 {
+		if x.refused() {
+			wait = 0
+		}
 		return p, -1, wait
 	}
 	return p, places[p.Index], 0
 }
+
+// refused reports whether the request was turned away for what it may itself be
+// to blame for. Then no other backend is worth waiting for.
+func (x *run) refused() bool { return x.lastErr != nil && verdictOf(x.lastErr) == refused }
 
 // candidates are the backends that may be called now, for the planner, which
 // they are, and how long to wait for the first of the others. One that counts as
@@ -169,8 +182,8 @@ func (x *run) attempt(ctx context.Context, who int, plan Plan) (over bool, err e
 		return false, nil
 	}
 	if !u.breaker.TryAcquirePermit() {
-		// Another job's probe is under way.
-		x.skipOrWait(ctx, who, halfOpenWait)
+		// Another job has its one call under way.
+		x.skipOrWait(ctx, who, look)
 		return false, nil
 	}
 	call, req := x.call(u)
@@ -192,7 +205,10 @@ func (x *run) attempt(ctx context.Context, who int, plan Plan) (over bool, err e
 		x.ended(NotCalled(call))
 		return false, nil
 	}
-	return x.judged(ctx, who, x.generate(ctx, u, call, req)), nil
+	e := x.generate(ctx, u, call, req)
+	u.record(e, x.tried[who].failed)
+	x.tried[who].failed = x.tried[who].failed || e != nil && verdictOf(e) != nothing
+	return x.judged(ctx, who, e), nil
 }
 
 // call describes the attempt about to be made.
@@ -238,7 +254,6 @@ func (x *run) generate(ctx context.Context, u *Upstream, call Call, req backend.
 		// first byte.
 		e.Reason = backend.ReasonFirstByte
 	}
-	u.record(e)
 	made := Attempt{Call: call, Answer: a, Hold: time.Since(begun)}
 	made.Text, made.Reasoning = "", ""
 	if e != nil {
@@ -267,7 +282,7 @@ func (x *run) observer() backend.Observer {
 	}
 	var blank strings.Builder
 	o.Text = func(piece string) {
-		if !x.res.Relayed && strings.TrimSpace(piece) == "" {
+		if !x.res.Relayed && backend.Blank(piece) {
 			blank.WriteString(piece)
 			return
 		}

@@ -11,10 +11,10 @@ var anthropicWire = wire{
 	header: anthropicHeader,
 	body:   anthropicBody,
 	event: func(s *sink, name string, data []byte) (bool, error) {
-		return anthropicRead(s, data, "", name == "error")
+		return anthropicRead(s, data, name == "error")
 	},
 	whole: func(s *sink, body []byte) error {
-		_, err := anthropicRead(s, body, "message", false)
+		_, err := anthropicRead(s, body, false)
 		return err
 	},
 }
@@ -61,9 +61,9 @@ type anthropicMessage struct {
 	Usage      json.RawMessage  `json:"usage"`
 }
 
-// anthropicRead takes an event of a stream, or a whole message. It must be of
-// the type want; empty: of any. isError is set when the event was named so.
-func anthropicRead(s *sink, data []byte, want string, isError bool) (done bool, err error) {
+// anthropicRead takes an event of a stream, or a whole message. isError is set
+// when the event was named so.
+func anthropicRead(s *sink, data []byte, isError bool) (done bool, err error) {
 	if err := reported(s, data, isError); err != nil {
 		return false, err
 	}
@@ -80,9 +80,6 @@ func anthropicRead(s *sink, data []byte, want string, isError bool) (done bool, 
 	if err := json.Unmarshal(data, &v); err != nil {
 		return false, notOfProtocol("not JSON of the protocol")
 	}
-	if v.Type == "" || (want != "" && v.Type != want) {
-		return false, notOfProtocol("without a type, or of another one")
-	}
 	blocks, stop := v.Content, v.StopReason
 	if v.Message != nil {
 		s.any = true
@@ -95,7 +92,7 @@ func anthropicRead(s *sink, data []byte, want string, isError bool) (done bool, 
 	if v.Delta != nil {
 		blocks, stop = append(blocks, v.Delta.anthropicBlock), v.Delta.StopReason
 	}
-	s.any = s.any || want != ""
+	s.any = s.any || v.Type == "message"
 	for i := range blocks {
 		if err := s.anthropicBlock(&blocks[i]); err != nil {
 			return false, err

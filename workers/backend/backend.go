@@ -23,6 +23,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"leeway/broker"
 )
 
@@ -44,8 +46,10 @@ const (
 	// DefaultStall is how long a stream may be quiet once answer text flows.
 	DefaultStall = 10 * time.Second
 	// Tail is how long to wait, once a backend has said how the answer ended,
-	// for the usage block and the terminator.
-	Tail = 500 * time.Millisecond
+	// for the usage block, the terminator, or more text: then the word was not
+	// the end. Only a backend that leaves the connection open without a
+	// terminator takes it.
+	Tail = 2 * time.Second
 
 	// maxAnswerBytes bounds the answer text.
 	maxAnswerBytes = 1 << 20
@@ -60,6 +64,9 @@ const (
 	maxReasoningBytes = 64 << 10
 	// maxErrorBytes bounds what is read of an error response.
 	maxErrorBytes = 64 << 10
+	// refusalGrace is how long to wait for the body of an error response. The
+	// status is known without it.
+	refusalGrace = 500 * time.Millisecond
 	// drainGrace is how long to wait, after the terminator, for the end of the
 	// body, so that the connection can be used again.
 	drainGrace = 50 * time.Millisecond
@@ -148,11 +155,11 @@ func (c *Config) validate() error {
 		return broker.Fieldf("BaseURL", "must not hold a query or fragment")
 	case c.Stall < 0:
 		return broker.Fieldf("Stall", "must not be negative")
-	case strings.ContainsAny(string(c.Key), "\r\n\x00"):
-		return broker.Fieldf("Key", "holds a line break")
+	case !httpguts.ValidHeaderFieldValue(string(c.Key)):
+		return broker.Fieldf("Key", "holds a line break or another control character")
 	}
 	for name, value := range c.Headers {
-		if name == "" || strings.ContainsAny(name, " \t\r\n:\x00") || strings.ContainsAny(string(value), "\r\n\x00") {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(string(value)) {
 			return broker.Fieldf("Headers", "holds a name or value that cannot be sent")
 		}
 	}
@@ -232,11 +239,10 @@ type Answer struct {
 
 // Client calls one endpoint and model. It may be used by many goroutines.
 type Client struct {
-	cfg       Config
-	wire      wire
-	hc        *http.Client
-	url       string
-	closeIdle func()
+	cfg  Config
+	wire wire
+	hc   *http.Client
+	url  string
 }
 
 // New returns a client for the backend described by cfg, or a
@@ -250,12 +256,10 @@ func New(cfg Config) (*Client, error) {
 	if !ok {
 		return nil, broker.Fieldf("Protocol", "is not one of openai, anthropic, ollama")
 	}
-	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + w.path, closeIdle: func() {}}
+	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + w.path}
 	rt := cfg.Transport
 	if rt == nil {
-		t := newTransport()
-		c.closeIdle = t.CloseIdleConnections
-		rt = t
+		rt = newTransport()
 	}
 	c.hc = &http.Client{
 		Transport: rt,
@@ -271,14 +275,17 @@ func (c *Client) Name() string { return c.cfg.Name }
 // Model is the model the client asks for.
 func (c *Client) Model() string { return c.cfg.Model }
 
-// Close closes idle connections of the client's own transport. Calls under
-// way are not touched.
-func (c *Client) Close() { c.closeIdle() }
+// Close closes idle connections. Calls under way are not touched.
+func (c *Client) Close() { c.hc.CloseIdleConnections() }
 
 // dialBackstop ends a dial or handshake nobody waits for any more: net/http
 // lets one go on after its call was cut, and a host that drops packets would
 // otherwise collect them for as long as TCP tries.
 const dialBackstop = 30 * time.Second
+
+// idleFor is how long a connection without a call is kept. Common servers (Node,
+// uvicorn) close theirs after 5 s, perhaps as a call goes out on it.
+const idleFor = 4 * time.Second
 
 // newTransport returns a transport whose calls are bounded by their context
 // alone, connecting and headers included.
@@ -292,7 +299,7 @@ func newTransport() *http.Transport {
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           256,
 		MaxIdleConnsPerHost:    64,
-		IdleConnTimeout:        30 * time.Second,
+		IdleConnTimeout:        idleFor,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -92,14 +93,16 @@ func untouched(status int, connected bool) bool {
 	switch status {
 	case 0:
 		return !connected
-	case http.StatusOK:
-		return false
 	case http.StatusRequestTimeout, http.StatusBadGateway, http.StatusGatewayTimeout, 524:
 		// A gateway lost patience with a backend that may still be at work.
 		return false
 	}
-	return true
+	return !succeeded(status)
 }
+
+// succeeded reports whether a status says that the body is an answer. Gateways
+// use 201 and 206 for whole ones.
+func succeeded(status int) bool { return status/100 == 2 }
 
 // exchange sends the request and feeds the response to s. It returns the HTTP
 // status, 0 if there was none, and what went wrong on the way.
@@ -108,7 +111,11 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error)
 	if err != nil {
 		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
 	}
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { s.connected.Store(true) }}
+	var kept, heard atomic.Bool
+	trace := &httptrace.ClientTrace{
+		GotConn:              func(i httptrace.GotConnInfo) { s.connected.Store(true); kept.Store(i.Reused) },
+		GotFirstResponseByte: func() { heard.Store(true) },
+	}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return 0, &Error{Reason: ReasonConnect, Detail: "the address cannot be called"}
@@ -119,11 +126,14 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error)
 		if resp != nil {
 			_ = resp.Body.Close()
 		}
-		reason := ReasonReset
+		e := &Error{Reason: ReasonReset, Detail: withoutURL(err), Stale: kept.Load() && !heard.Load()}
 		if !s.connected.Load() {
-			reason = ReasonConnect
+			e.Reason = ReasonConnect
 		}
-		return 0, &Error{Reason: reason, Detail: withoutURL(err)}
+		if e.Stale {
+			c.hc.CloseIdleConnections() // the others were kept as long
+		}
+		return 0, e
 	}
 	defer func() { _ = resp.Body.Close() }()
 	plain, err := decoded(resp)
@@ -131,7 +141,7 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error)
 		return resp.StatusCode, err
 	}
 	in := &meter{r: plain, left: c.cfg.maxStreamBytes}
-	if resp.StatusCode != http.StatusOK {
+	if !succeeded(resp.StatusCode) {
 		return resp.StatusCode, c.refusal(resp, in)
 	}
 	return resp.StatusCode, c.read(s, resp.Header, in)
@@ -219,15 +229,11 @@ func gzipError(err error) error {
 	return err
 }
 
-// meter passes on at most left bytes and keeps the first few for a look at what
-// kind of body this is.
+// meter passes on at most left bytes.
 type meter struct {
 	r    io.Reader
 	left int64
-	head []byte
 }
-
-const headBytes = 4 << 10
 
 func (m *meter) Read(p []byte) (int, error) {
 	if m.left <= 0 {
@@ -238,9 +244,6 @@ func (m *meter) Read(p []byte) (int, error) {
 	}
 	n, err := m.r.Read(p)
 	m.left -= int64(n)
-	if room := headBytes - len(m.head); room > 0 {
-		m.head = append(m.head, p[:min(n, room)]...)
-	}
 	return n, err
 }
 
@@ -248,13 +251,14 @@ func (m *meter) Read(p []byte) (int, error) {
 func (c *Client) refusal(resp *http.Response, in io.Reader) error {
 	var e *Error
 	switch {
-	case resp.StatusCode < 300:
+	case resp.StatusCode < 200:
 		e = &Error{Reason: ReasonBadAnswer, Detail: "unexpected status"}
 	case resp.StatusCode < 400:
 		e = &Error{Reason: ReasonBadAnswer, Detail: "redirects are not followed"}
 	default:
-		// The status alone decides most cases; a body that cannot be read
-		// changes nothing.
+		// The status alone decides most cases; a body that cannot be read, or
+		// trickles, changes nothing.
+		defer time.AfterFunc(refusalGrace, func() { _ = resp.Body.Close() }).Stop()
 		body, _ := io.ReadAll(io.LimitReader(in, maxErrorBytes))
 		w, _ := findError(body)
 		e = w.asError(resp.StatusCode)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -199,38 +201,85 @@ func TestCancelled(t *testing.T) {
 }
 
 // net/http sends some requests a second time on its own after the connection
-// broke. A second generation must not happen behind the ledger's back.
+// broke. A second generation must not happen behind the ledger's back: that the
+// connection was a kept one is told, and none of them is used again.
 func TestNoSilentSecondCall(t *testing.T) {
+	const kept = 3
+	for _, d := range dialects {
+		synctest.Test(t, func(t *testing.T) {
+			l := pipenet.Listen()
+			calls, dials := atomic.Int32{}, atomic.Int32{}
+			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n := calls.Add(1)
+				if n == kept+1 || n == kept+2 {
+					// Received, then the connection broke.
+					if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+						_ = conn.Close()
+					}
+					return
+				}
+				time.Sleep(time.Second) // so that each has a connection
+				w.Header().Set("Content-Type", d.contentType)
+				(&out{w, r}).send(d.text("x"), d.end(FinishStop, 1, 1), d.terminator)
+			})}
+			go func() { _ = srv.Serve(l) }()
+			defer func() { _ = srv.Close() }()
+			tr := newTransport()
+			tr.DialContext = func(ctx context.Context, n, a string) (net.Conn, error) {
+				dials.Add(1)
+				return l.DialContext(ctx, n, a)
+			}
+			c, _ := New(Config{Name: "b", Protocol: d.protocol, BaseURL: "http://h", Model: "m", Transport: tr})
+			defer c.Close()
+			req := Request{Text: "x", IdempotencyKey: "k"}
+			var wg sync.WaitGroup
+			for range kept {
+				wg.Go(func() {
+					if _, err := c.Generate(t.Context(), req, Observer{}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			synctest.Wait()
+			for n, stale := range []bool{true, false} {
+				_, err := c.Generate(t.Context(), req, Observer{})
+				var e *Error
+				if !errors.As(err, &e) || e.Reason != ReasonReset || e.Stale != stale || int(calls.Load()) != kept+1+n || int(dials.Load()) != kept+n {
+					t.Errorf("%s: %+v after %d calls on %d connections", d.protocol, err, calls.Load(), dials.Load())
+				}
+			}
+		})
+	}
+}
+
+// Connections are let go before common servers close them.
+func TestIdleConnectionIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := pipenet.Listen()
-		calls := 0
-		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			calls++
-			if calls == 2 {
-				// Received, then the connection broke.
-				if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-					_ = conn.Close()
-				}
-				return
-			}
-			w.Header().Set("Content-Type", "text/event-stream")
-			(&out{w, r}).send(openAIDialect.text("x"), openAIDialect.end(FinishStop, 1, 1), openAIDialect.terminator)
+		srv := &http.Server{IdleTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			(&out{w, r}).send(openAIDialect.whole("x", "", FinishStop, 1, 1))
 		})}
+		idle, closed := time.Time{}, make(chan time.Duration, 1)
+		srv.ConnState = func(_ net.Conn, s http.ConnState) {
+			switch s {
+			case http.StateIdle:
+				idle = time.Now()
+			case http.StateClosed:
+				closed <- time.Since(idle)
+			default:
+			}
+		}
 		go func() { _ = srv.Serve(l) }()
 		defer func() { _ = srv.Close() }()
 		tr := newTransport()
 		tr.DialContext = l.DialContext
 		c, _ := New(Config{Name: "b", BaseURL: "http://h", Model: "m", Transport: tr})
-		defer tr.CloseIdleConnections()
-		req := Request{Text: "x", IdempotencyKey: "k"}
-		if _, err := c.Generate(t.Context(), req, Observer{}); err != nil {
+		if _, err := c.Generate(t.Context(), Request{Text: "x"}, Observer{}); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait()
-		_, err := c.Generate(t.Context(), req, Observer{})
-		var e *Error
-		if !errors.As(err, &e) || e.Reason != ReasonReset || calls != 2 {
-			t.Errorf("%v after %d calls", err, calls)
+		if after := <-closed; after >= 5*time.Second {
+			t.Errorf("kept for %v", after)
 		}
 	})
 }
@@ -310,7 +359,9 @@ func TestReasonsAreClosed(t *testing.T) {
 func TestTextForms(t *testing.T) {
 	for in, want := range map[string]string{
 		`"x"`: "x", `null`: "", `[]`: "", `[{"type":"text","text":"a"},{"type":"image"},{"type":"text","text":"b"},3]`: "ab",
-		`{"a":1}`: "", `7`: "", `"\ud800"`: "\ufffd",
+		`{"a":1}`: "", `7`: "",
+		// Halves of a character are kept at the ends, for the piece beside them.
+		`"x\ud800"`: "x\xed\xa0\x80", `"\udfffx"`: "\xed\xbf\xbfx", `"\ud83d\ude00"`: "😀", `"x\ud800x"`: "x\ufffdx", `"\\ud800"`: `\ud800`, `"\ud800\ud800"`: "\ufffd\xed\xa0\x80", "\"a\xf0\x9f\"": "a\xf0\x9f",
 	} {
 		var got text
 		if err := json.Unmarshal([]byte(in), &got); err != nil || string(got) != want {

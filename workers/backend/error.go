@@ -32,9 +32,9 @@ const (
 	ReasonUpstreamError Reason = "upstream_error" // the backend reported a fault of its own
 	ReasonRateLimited   Reason = "rate_limited"   // the backend asked to be called less
 	ReasonQuota         Reason = "quota"          // the account is out of credit
-	ReasonBadRequest    Reason = "bad_request"    // the backend refused the request's form or model
+	ReasonBadRequest    Reason = "bad_request"    // the backend refused this request without a reason known here: its form, its model, or what it says
 	ReasonRefused       Reason = "refused"        // content policy
-	ReasonContextLength Reason = "context_length" // the text is too long for the model
+	ReasonContextLength Reason = "context_length" // the text is too long for the model or the server
 	ReasonToolCall      Reason = "tool_call"      // a tool call instead of a summary
 	ReasonAuth          Reason = "auth"           // the key was not accepted
 )
@@ -68,8 +68,13 @@ type Error struct {
 	// RetryAfter is how long the backend asked to be left alone; 0: it did not
 	// say. At most 24 h.
 	RetryAfter time.Duration
+	// Stale is set with ReasonReset when the connection had been kept from an
+	// earlier call and broke before anything was received: servers close such
+	// connections as a request goes out. The next call has a fresh one.
+	Stale bool
 	// Detail is what the backend or the network said, bounded, on one line,
-	// without the configured secrets. It is for logs, not for producers.
+	// without the configured secrets. It is for logs; producers see it only of a
+	// reason that lies in their own text.
 	Detail string
 }
 
@@ -91,19 +96,27 @@ func (e *Error) Retry() Retry {
 	case ReasonRefused, ReasonCancelled, ReasonDeadline:
 		return RetryNowhere
 	case ReasonContextLength:
-		return RetryOtherModel
-	case ReasonUpstreamError:
-		// 503 and Anthropic's 529 say "not now"; asking again at once is
-		// what they ask us not to do, unless they say when.
-		if (e.Status == 503 || e.Status == 529) && e.RetryAfter == 0 {
-			return RetryOther
+		if e.Status == http.StatusRequestEntityTooLarge || e.Status == http.StatusTooManyRequests {
+			return RetryOther // a bound of the server or the account
 		}
+		return RetryOtherModel
+	case ReasonUpstreamError, ReasonRateLimited:
 		return RetrySame
-	case ReasonRateLimited:
-		return RetrySame
+	case ReasonReset:
+		if e.Stale {
+			return RetrySame
+		}
+		return RetryOther
 	default:
 		return RetryOther
 	}
+}
+
+// NotNow reports whether the backend asked to be called later: it has too much to
+// do, or is loading its model. That may be over soon, so that it may be asked
+// again after a pause, but another backend is better than guessing when.
+func (e *Error) NotNow() bool {
+	return e.Reason == ReasonRateLimited || e.Reason == ReasonUpstreamError && (e.Status == 503 || e.Status == 529)
 }
 
 // wireError is an error object found in a response body.
@@ -118,7 +131,8 @@ var anyKind = []int{200, 400, 413, 422, 500}
 
 // signs tell why a call was turned away, and are looked for in this order.
 // Words come before statuses: 400, 403, 413, 422, 500 and 200 are all used for
-// the same thing by one server or another.
+// the same thing by one server or another. A bare 403 has none: a firewall
+// answers so to what a text says.
 var signs = []struct {
 	reason   Reason
 	words    []string // in the error's code or type
@@ -127,10 +141,21 @@ var signs = []struct {
 	statuses []int
 }{
 	{
-		reason:  ReasonContextLength,
-		words:   []string{"context_length", "exceed_context_size", "context_window"},
-		phrases: []string{"maximum context length", "context window", "prompt is too long", "available context size", "context length exceeded"},
-		where:   anyKind,
+		reason: ReasonContextLength,
+		words:  []string{"context_length", "exceed_context_size", "context_window", "request_too_large"},
+		phrases: []string{
+			"maximum context length", "context window", "prompt is too long", "available context size", "context length exceeded",
+			"input is too long",                         // Bedrock
+			"input token count",                         // Gemini
+			"exceed context limit", "request too large", // Anthropic; a text beyond the tokens of a minute
+			"maximum model length",                                  // vLLM
+			"exceeds the context length", "than the context length", // Ollama, LM Studio
+			"input is too large to process",                  // llama.cpp
+			"maximum prompt length", "too many input tokens", // xAI, Nova
+			"must have less than", "`max_new_tokens` must be", // TGI
+		},
+		where:    append([]int{429}, anyKind...),
+		statuses: []int{413},
 	},
 	{
 		reason:  ReasonRefused,
@@ -147,15 +172,21 @@ var signs = []struct {
 	},
 	{
 		reason:   ReasonAuth,
-		words:    []string{"invalid_api_key", "authentication_error", "permission_error"},
-		statuses: []int{401, 403},
+		words:    []string{"invalid_api_key", "authentication_error", "permission_error", "permission_denied", "unauthenticated"},
+		phrases:  []string{"api key not valid", "invalid api key", "incorrect api key"},
+		where:    []int{400, 403},
+		statuses: []int{401},
 	},
 	{reason: ReasonRateLimited, words: []string{"rate_limit"}, statuses: []int{429}},
 }
 
 // classify turns an HTTP status and what the body said into a reason. A status
-// of 200 means an error object inside a success.
+// of 200 means an error object inside a success; a gateway puts the status that
+// it got itself into the code of one.
 func classify(status int, w wireError) Reason {
+	if n, err := strconv.Atoi(w.code); err == nil && status == http.StatusOK && n >= 400 && n < 600 {
+		status = n
+	}
 	code, kind, msg := strings.ToLower(w.code), strings.ToLower(w.kind), strings.ToLower(w.message)
 	in := func(text string) func(string) bool {
 		return func(part string) bool { return strings.Contains(text, part) }
@@ -168,8 +199,6 @@ func classify(status int, w wireError) Reason {
 		}
 	}
 	switch {
-	case status == 200 && code == "429":
-		return ReasonRateLimited
 	case status >= 500 || status == 408 || status == 425 || status == 200:
 		return ReasonUpstreamError
 	case status >= 400:
@@ -181,7 +210,7 @@ func classify(status int, w wireError) Reason {
 // asError is what a backend said, as an error.
 func (w wireError) asError(status int) *Error {
 	e := &Error{Reason: classify(status, w), Detail: w.message}
-	if e.Reason == ReasonAuth {
+	if e.Reason == ReasonAuth || status == http.StatusForbidden {
 		// Services quote parts of the key when they refuse it.
 		e.Detail = ""
 	}
@@ -206,8 +235,11 @@ func reported(s *sink, data []byte, isError bool) error {
 // findError looks for an error object in a body, in the forms servers use:
 // {"error": {...}}, {"error": "..."}, {"object": "error", ...},
 // {"type": "error", "error": {...}}, {"detail": ...} and {"message": ...}
-// beside an error code.
+// beside an error code; alone, or as the first of an array.
 func findError(data []byte) (wireError, bool) {
+	if list := []json.RawMessage(nil); bytes.HasPrefix(data, []byte("[")) && json.Unmarshal(data, &list) == nil && len(list) > 0 {
+		data = list[0]
+	}
 	var body struct {
 		Error   json.RawMessage `json:"error"`
 		Object  text            `json:"object"`
@@ -220,16 +252,17 @@ func findError(data []byte) (wireError, bool) {
 		return wireError{}, false
 	}
 	top := wireError{scalar(body.Code), string(body.Type), string(cmp.Or(body.Message, body.Detail))}
-	if missing(body.Error) || string(body.Error) == "false" {
+	if !says(body.Error) { // some send {} or "" beside each piece of text
 		return top, body.Object == "error" || body.Type == "error"
 	}
 	var inner struct {
 		Code    json.RawMessage `json:"code"`
 		Type    text            `json:"type"`
+		Status  text            `json:"status"` // Google's word for the type
 		Message text            `json:"message"`
 	}
 	if json.Unmarshal(body.Error, &inner) == nil {
-		return wireError{scalar(inner.Code), string(inner.Type), string(inner.Message)}, true
+		return wireError{scalar(inner.Code), string(cmp.Or(inner.Type, inner.Status)), string(inner.Message)}, true
 	}
 	top.message = scalar(body.Error)
 	return top, true

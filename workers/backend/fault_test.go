@@ -1,10 +1,13 @@
 package backend
 
 import (
+	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +32,8 @@ type fault struct {
 	in     int64 // 0: the estimate of the input
 	out    int64
 	status int
+	// clamped is set where the usage is marked as not quite believed.
+	clamped bool
 	// took is when the call had to be over, exactly.
 	took  time.Duration
 	check func(t *testing.T, g got)
@@ -49,6 +54,30 @@ func status(code int, body string) func(*dialect, *out) {
 		o.send(body)
 	}
 }
+
+// pings are events that carry nothing.
+func pings(d *dialect) []string {
+	p := []string{`{}`, `null`, `{"type":"ping"}`, `{"id":"c1","created":1}`, `[]`, `""`, `0`}
+	for i := range p {
+		if d.lines() {
+			p[i] += "\n"
+		} else {
+			p[i] = "data: " + p[i] + "\n\n"
+		}
+	}
+	if !d.lines() {
+		p = append(p, "event: ping\ndata: {}\n\n", "event: ping\ndata: alive\n\n", "event: ping\n\n", "data:\n\n", "data:  \n\n")
+	}
+	return p
+}
+
+// indexed is an event of the OpenAI protocol with another index of its choice.
+func indexed(event string, i int) string {
+	return strings.Replace(event, `"index":0`, `"index":`+strconv.Itoa(i), 1)
+}
+
+// halves is a piece of text whose JSON is given, which may be half a character.
+func halves(d *dialect, s string) string { return strings.Replace(d.text("@"), "@", s, 1) }
 
 // forever is longer than any call in this file may take.
 const forever = time.Hour
@@ -131,8 +160,8 @@ var faults = []fault{
 	{
 		name: "down", play: status(503, `{"error":"overloaded"}`), reason: ReasonUpstreamError, how: notBilled, status: 503,
 		check: func(t *testing.T, g got) {
-			if g.err.Retry() != RetryOther {
-				t.Error(g.err.Retry())
+			if g.err.Retry() != RetrySame || !g.err.NotNow() {
+				t.Error(g.err.Retry(), g.err.NotNow())
 			}
 		},
 	},
@@ -290,7 +319,420 @@ var faults = []fault{
 			o.send(d.text("Hello."), d.end(FinishStop, 4, 2), d.terminator)
 			o.sleep(forever)
 		},
+		only: isSSE(),
 		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: drainGrace,
+	},
+	{
+		// The end of the body is its terminator.
+		name: "done, the connection left open, without a terminator", only: []Protocol{Ollama},
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hello."), d.end(FinishStop, 4, 2))
+			o.sleep(forever)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: Tail,
+	},
+	{
+		name: "finish-early, a word in every chunk",
+		play: func(d *dialect, o *out) {
+			for range 60 {
+				o.send(d.worded("tok ", FinishStop))
+				o.sleep(50 * time.Millisecond)
+			}
+			o.send(d.end(FinishStop, 12, 60), d.terminator)
+		},
+		text: strings.Repeat("tok ", 60), how: broker.KnownReported, in: 12, out: 60, took: 3 * time.Second,
+		check: func(t *testing.T, g got) {
+			if g.answer.LastByte != 2950*time.Millisecond || g.answer.Finish != FinishStop {
+				t.Errorf("last byte at %v, finish %q", g.answer.LastByte, g.answer.Finish)
+			}
+		},
+	},
+	{
+		name: "finish-early, a word in every chunk of a slow stream",
+		play: func(d *dialect, o *out) {
+			for range 6 {
+				o.send(d.worded("tok ", FinishStop))
+				o.sleep(9 * time.Second)
+			}
+			o.send(d.end(FinishStop, 12, 6), d.terminator)
+		},
+		only: []Protocol{OpenAI, Ollama}, deadline: time.Minute,
+		text: strings.Repeat("tok ", 6), how: broker.KnownReported, in: 12, out: 6, took: 54 * time.Second,
+	},
+	{
+		name: "finish-early, length in the middle and stop at the end",
+		play: func(d *dialect, o *out) {
+			o.send(pieces(d, 19), d.worded("tok ", FinishLength))
+			for range 40 {
+				o.sleep(50 * time.Millisecond)
+				o.send(d.text("tok "))
+			}
+			o.send(d.end(FinishStop, 12, 60), d.terminator)
+		},
+		text: strings.Repeat("tok ", 60), how: broker.KnownReported, in: 12, out: 60, took: 2 * time.Second,
+		check: func(t *testing.T, g got) {
+			if g.answer.Finish != FinishStop {
+				t.Errorf("finish %q", g.answer.Finish)
+			}
+		},
+	},
+	{
+		name: "finish-early, stop in the middle and length at the end", limit: 100,
+		play: func(d *dialect, o *out) {
+			o.send(d.worded("tok ", FinishStop), pieces(d, 59), d.end(FinishLength, 12, 60), d.terminator)
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 60), how: broker.KnownReported, in: 12, out: 60, status: 200,
+	},
+	{
+		// The terminator says that the answer is whole; the only word says how.
+		name: "finish-early, once in the middle, and the terminator", only: isSSE(),
+		play: func(d *dialect, o *out) {
+			o.send(pieces(d, 19), d.worded("tok ", FinishStop), pieces(d, 40), d.terminator)
+		},
+		text: strings.Repeat("tok ", 60), how: broker.KnownEstimated, out: 60,
+	},
+	{
+		name: "finish-early, once in the middle, and the body ends",
+		play: func(d *dialect, o *out) {
+			o.send(pieces(d, 19), d.worded("tok ", FinishStop), pieces(d, 20))
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
+		check: func(t *testing.T, g got) {
+			if g.answer.Finish != FinishNone {
+				t.Errorf("finish %q", g.answer.Finish)
+			}
+		},
+	},
+	{
+		name: "finish-early, in every chunk, and the connection breaks",
+		play: func(d *dialect, o *out) {
+			for range 40 {
+				o.send(d.worded("tok ", FinishStop))
+			}
+			panic(http.ErrAbortHandler)
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200,
+	},
+	{
+		name: "finish-early, in every chunk, and the tail runs out", cfg: Config{Stall: 4 * time.Second},
+		play: func(d *dialect, o *out) {
+			for range 40 {
+				o.send(d.worded("tok ", FinishStop))
+			}
+			o.sleep(forever)
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 200, took: 4 * time.Second,
+	},
+	{
+		name: "finish-early, in every chunk, and the deadline comes", deadline: 2500 * time.Millisecond,
+		play: func(d *dialect, o *out) {
+			for {
+				o.send(d.worded("tok ", FinishStop))
+				o.sleep(time.Second)
+			}
+		},
+		reason: ReasonDeadline, text: strings.Repeat("tok ", 3), how: broker.KnownEstimated, out: 3, status: 200, took: 2500 * time.Millisecond,
+	},
+	{
+		name: "finish-early, before the first text", only: []Protocol{OpenAI}, first: 6 * time.Second,
+		play: func(d *dialect, o *out) {
+			o.send(strings.Replace(d.open, `"finish_reason":null`, `"finish_reason":"stop"`, 1))
+			o.sleep(5 * time.Second)
+			o.send(d.worded("Hello.", FinishStop), d.end(FinishStop, 4, 2), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 2, took: 5 * time.Second,
+	},
+	{
+		name: "finish-early, with marks of reasoning in pieces",
+		play: func(d *dialect, o *out) {
+			for _, p := range []string{"<th", "ink>", "hm </", "think>", "Hel", "lo."} {
+				o.send(d.worded(p, FinishStop))
+			}
+			o.send(d.end(FinishStop, 4, 8), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 4, out: 8,
+	},
+	{
+		name: "usage-forms, 1.5 s after the word", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			word, usage, _ := strings.Cut(d.end(FinishStop, 12, 3), "\n\n")
+			o.send(d.text("Hello"), word+"\n\n")
+			o.sleep(1500 * time.Millisecond)
+			o.send(usage, d.terminator)
+		},
+		text: "Hello", how: broker.KnownReported, in: 12, out: 3, took: 1500 * time.Millisecond,
+		check: func(t *testing.T, g got) {
+			if g.answer.LastByte != 0 {
+				t.Errorf("last byte at %v", g.answer.LastByte)
+			}
+		},
+	},
+	{
+		name: "slow-error",
+		play: func(_ *dialect, o *out) {
+			o.w.WriteHeader(500)
+			for piece := range strings.SplitSeq(`{"error":"overload"}`, "") {
+				o.send(piece)
+				o.sleep(500 * time.Millisecond)
+			}
+		},
+		reason: ReasonUpstreamError, how: notBilled, status: 500, took: refusalGrace,
+	},
+	{
+		name: "slow-error, a body that ends in time",
+		play: func(_ *dialect, o *out) {
+			o.w.WriteHeader(400)
+			o.send(`{"error":{"code":`)
+			o.sleep(400 * time.Millisecond)
+			o.send(`"context_length_exceeded"}}`)
+		},
+		reason: ReasonContextLength, how: notBilled, status: 400, took: 400 * time.Millisecond,
+	},
+	{
+		name: "slow-error, no longer than the first byte may take", first: 200 * time.Millisecond,
+		play: func(_ *dialect, o *out) {
+			o.w.WriteHeader(503)
+			o.send("{")
+			o.sleep(forever)
+		},
+		reason: ReasonUpstreamError, how: notBilled, status: 503, took: 200 * time.Millisecond,
+	},
+	{
+		name: "mislabelled, JSON as events",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "text/event-stream")
+			o.send(d.whole(strings.Repeat("x", 64<<10), "", FinishStop, 12, 16384))
+		},
+		text: strings.Repeat("x", 64<<10), how: broker.KnownReported, in: 12, out: 16384,
+	},
+	{
+		name: "mislabelled, JSON over several lines, as lines",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/x-ndjson")
+			var b bytes.Buffer
+			_ = json.Indent(&b, []byte(d.whole("Hello.", "hm", FinishStop, 12, 3)), "", "  ")
+			o.send(b.String())
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, a stream as JSON",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.send(d.open, d.text("Hello."))
+			o.sleep(time.Second)
+			o.send(d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3, took: time.Second,
+		check: func(t *testing.T, g got) {
+			if g.first != 0 || g.firsts != 1 {
+				t.Errorf("first byte at %v: it was not read as it came", g.first)
+			}
+		},
+	},
+	{
+		name: "mislabelled, as a page",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "text/html")
+			o.send(d.text("Hello."), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, lines as events", only: []Protocol{Ollama},
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "text/event-stream")
+			o.send("data: "+d.text("Hello.")+"\n", "data: "+d.end(FinishStop, 12, 3)+"\n", "data: [DONE]\n\n")
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, a BOM before JSON",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.send("\ufeff" + d.whole("Hello.", "", FinishStop, 12, 3))
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, a BOM before a stream",
+		play: func(d *dialect, o *out) {
+			o.send("\ufeff"+d.text("Hello."), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, 201",
+		play: func(d *dialect, o *out) {
+			o.w.WriteHeader(201)
+			o.send(d.text("Hello."), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "mislabelled, 206",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.w.WriteHeader(206)
+			o.send(d.whole("Hello.", "", FinishStop, 12, 3))
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "206, and only a part",
+		play: func(d *dialect, o *out) {
+			o.w.WriteHeader(206)
+			o.send(pieces(d, 40))
+		},
+		reason: ReasonTruncated, text: strings.Repeat("tok ", 40), how: broker.KnownEstimated, out: 40, status: 206,
+	},
+	{
+		name:   "202, and no answer",
+		play:   status(202, `{"id":"job-1","status":"queued"}`),
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 202,
+	},
+	{
+		name:   "error-in-200, as 201",
+		play:   status(201, `{"error":{"message":"model crashed"}}`),
+		reason: ReasonUpstreamError, how: broker.KnownUnknown, status: 201,
+	},
+	{
+		name: "pings",
+		play: func(d *dialect, o *out) {
+			for _, p := range []string{d.open, d.text("Hello"), d.text("."), d.end(FinishStop, 12, 3), d.terminator} {
+				for _, nothing := range pings(d) {
+					o.send(nothing)
+				}
+				o.send(p)
+			}
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+		check: func(t *testing.T, g got) {
+			if g.firsts != 1 {
+				t.Errorf("%d first bytes", g.firsts)
+			}
+		},
+	},
+	{
+		name: "pings are no first byte", first: 3 * time.Second,
+		play: func(d *dialect, o *out) {
+			for {
+				o.send(pings(d)...)
+				o.sleep(400 * time.Millisecond)
+			}
+		},
+		reason: ReasonFirstByte, how: broker.KnownUnknown, took: 3 * time.Second, status: 200,
+	},
+	{
+		name: "pings and nothing else",
+		play: func(d *dialect, o *out) { o.send(pings(d)...) },
+		// Such a stream is of no protocol.
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
+	},
+	{
+		name: "choice-index, one throughout", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			for _, p := range []string{d.open, d.text("Hel"), d.text("lo"), d.text("."), d.end(FinishStop, 12, 3)} {
+				o.send(indexed(p, 1))
+			}
+			o.send(d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "choice-index, growing", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			for i, p := range []string{d.open, d.text("Hel"), d.text("lo"), d.text(".")} {
+				o.send(indexed(p, i))
+			}
+			o.send(d.end(FinishStop, 12, 3), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "choice-index, one in one piece", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			o.send(indexed(d.whole("Hello.", "", FinishStop, 12, 3), 1))
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "choice-index, a second answer is passed over", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hel"), d.text("lo."), indexed(d.text("Bye"), 1), indexed(d.text("."), 1), d.end(FinishStop, 12, 3), indexed(d.end(FinishStop, 12, 3), 1), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "choice-index, two answers mingled", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			o.send(d.text("Hel"), indexed(d.text("By"), 1), d.text("lo."), indexed(d.text("e."), 1), d.end(FinishStop, 12, 3), d.terminator)
+		},
+		reason: ReasonBadAnswer, text: "HelBy", how: broker.KnownEstimated, out: 2, status: 200,
+	},
+	{
+		name: "empty-error",
+		play: func(d *dialect, o *out) {
+			for i, none := range []string{`{}`, `""`, `{"message":"","code":null}`, `[]`, `0`} {
+				o.send(strings.Replace(d.text([]string{"H", "el", "l", "o", "."}[i]), `{"`, `{"error":`+none+`,"`, 1))
+			}
+			o.send(strings.Replace(d.end(FinishStop, 12, 3), `{"`, `{"error":{},"`, 1), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "empty-error, in one piece",
+		play: func(d *dialect, o *out) {
+			o.header("Content-Type", "application/json")
+			o.send(strings.Replace(d.whole("Hello.", "", FinishStop, 12, 3), `{"`, `{"error":"","`, 1))
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
+	},
+	{
+		name: "empty-error, and nothing else", play: status(200, `{"error":{}}`),
+		reason: ReasonBadAnswer, how: broker.KnownUnknown, status: 200,
+	},
+	{
+		name: "split-pair",
+		play: func(d *dialect, o *out) {
+			o.send(halves(d, "Well \\ud83d"), halves(d, "\\ude00"), halves(d, " d\xc3"), halves(d, "\xa9j\xc3\xa0 \xf0\x9f"), halves(d, "\x98"), halves(d, "\x80."),
+				d.end(FinishStop, 12, 9), d.terminator)
+		},
+		text: "Well 😀 déjà 😀.", how: broker.KnownReported, in: 12, out: 9,
+	},
+	{
+		name: "split-pair, halves that nothing follows",
+		play: func(d *dialect, o *out) {
+			o.send(halves(d, "a\\ud83d"), halves(d, "b\\ude00\\\\ud83d"), halves(d, "\\ude00c\\ud83d"), d.end(FinishStop, 12, 9), d.terminator)
+		},
+		text: "a\ufffdb\ufffd\\ud83d\ufffdc\ufffd", how: broker.KnownReported, in: 12, out: 9,
+	},
+	{
+		name: "empty, invisible",
+		play: func(d *dialect, o *out) {
+			o.send(d.text("\u200b\u2060"), d.text("\u00ad \u2800\u3164\ufe0f\ufeff"), d.end(FinishStop, 12, 32), d.terminator)
+		},
+		reason: ReasonEmpty, text: "\u200b\u2060\u00ad \u2800\u3164\ufe0f\ufeff", how: broker.KnownReported, in: 12, out: 32, status: 200,
+		check: func(t *testing.T, g got) {
+			if g.firsts != 0 || g.answer.HasText {
+				t.Errorf("%d first bytes", g.firsts)
+			}
+		},
+	},
+	{
+		name: "usage-absurd, malformed details", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			end := strings.Replace(d.end(FinishStop, 12, 3), `"completion_tokens":3`, `"completion_tokens":3,"prompt_tokens_details":"none","completion_tokens_details":[]`, 1)
+			o.send(d.text("Hello."), end, d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3, clamped: true,
+	},
+	{
+		name: "an event with fields of other kinds", only: []Protocol{OpenAI},
+		play: func(d *dialect, o *out) {
+			o.send(strings.Replace(d.text("Hello."), `"content"`, `"tool_calls":"","content"`, 1), strings.Replace(d.end(FinishStop, 12, 3), `"delta":{}`, `"delta":[]`, 1), d.terminator)
+		},
+		text: "Hello.", how: broker.KnownReported, in: 12, out: 3,
 	},
 	{
 		name: "comments",
@@ -535,7 +977,10 @@ var faults = []fault{
 		},
 	},
 	{name: "auth, 401", play: status(401, `{"error":{"message":"Incorrect API key provided: sk-abc"}}`), reason: ReasonAuth, how: notBilled, status: 401},
-	{name: "auth, 403", play: status(403, `no`), reason: ReasonAuth, how: notBilled, status: 403},
+	{name: "auth, in words", play: status(403, `{"type":"error","error":{"type":"permission_error","message":"no"}}`), reason: ReasonAuth, how: notBilled, status: 403},
+	{name: "auth, Gemini", play: status(400, `[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]`), reason: ReasonAuth, how: notBilled, status: 400},
+	{name: "a firewall's page", play: status(403, `<html>Request blocked</html>`), reason: ReasonBadRequest, how: notBilled, status: 403},
+	{name: "error-in-200, a gateway's 400", play: status(200, `{"error":{"message":"no","code":400}}`), reason: ReasonBadRequest, how: broker.KnownUnknown, status: 200},
 	{name: "quota", play: status(429, `{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}`), reason: ReasonQuota, how: notBilled, status: 429},
 	{name: "payment required", play: status(402, ``), reason: ReasonQuota, how: notBilled, status: 402},
 	{name: "unknown model", play: status(404, `{"error":{"message":"model m not found"}}`), reason: ReasonBadRequest, how: notBilled, status: 404},
@@ -547,7 +992,7 @@ var faults = []fault{
 		},
 		reason: ReasonBadAnswer, how: notBilled, status: 307,
 	},
-	{name: "no content", play: func(_ *dialect, o *out) { o.w.WriteHeader(204) }, reason: ReasonBadAnswer, how: notBilled, status: 204},
+	{name: "empty, 204", play: func(_ *dialect, o *out) { o.w.WriteHeader(204) }, reason: ReasonEmpty, how: broker.KnownUnknown, status: 204},
 	{
 		name: "gzip",
 		play: func(d *dialect, o *out) {
@@ -662,7 +1107,7 @@ func (f *fault) run(t *testing.T, d *dialect) {
 		in = (&Request{System: testSystem, Text: testText}).InputTokens()
 	}
 	u := g.answer.Usage
-	if howKnown(u) != f.how || u.InputTokens != in || u.OutputTokens != f.out || u.Clamped {
+	if u.Known != f.how || u.InputTokens != in || u.OutputTokens != f.out || u.Clamped != f.clamped {
 		t.Errorf("usage %+v, want %s %d %d", u, f.how, in, f.out)
 	}
 	if g.took != f.took {

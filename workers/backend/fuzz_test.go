@@ -92,7 +92,7 @@ func believable(t *testing.T, u Usage) {
 	if u.ReportedCostMicro != nil && (*u.ReportedCostMicro < 0 || *u.ReportedCostMicro > maxCostUnits*1_000_000) {
 		t.Errorf("cost %d", *u.ReportedCostMicro)
 	}
-	if c := (Price{InputMicroPerMTok: 1 << 60, CachedMicroPerMTok: 1, OutputMicroPerMTok: 1 << 60}).CostMicro(u); c < 0 {
+	if c := (Price{InputMicroPerMTok: 1 << 60, CachedMicroPerMTok: 1, OutputMicroPerMTok: 1 << 60}).ListCostMicro(u); c < 0 {
 		t.Errorf("cost %d", c)
 	}
 }

@@ -10,7 +10,7 @@ var ollamaWire = wire{
 	path:   "/api/chat",
 	header: bearer, // Ollama wants no key, a proxy before it may
 	body:   ollamaBody,
-	event:  func(s *sink, _ string, data []byte) (bool, error) { return ollamaRead(s, data) },
+	event:  func(s *sink, _ string, data []byte) (bool, error) { return false, ollamaRead(s, data) },
 	whole:  ollamaWhole,
 	lines:  true,
 }
@@ -25,8 +25,7 @@ func ollamaBody(model string, r *Request) map[string]any {
 
 func ollamaWhole(s *sink, body []byte) error {
 	if json.Valid(body) {
-		_, err := ollamaRead(s, body)
-		return err
+		return ollamaRead(s, body)
 	}
 	// Lines after all, under the name of one JSON value.
 	for line := range bytes.Lines(body) {
@@ -34,22 +33,22 @@ func ollamaWhole(s *sink, body []byte) error {
 		if len(line) == 0 {
 			continue
 		}
-		if done, err := ollamaRead(s, line); err != nil || done {
+		if err := ollamaRead(s, line); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func ollamaRead(s *sink, data []byte) (bool, error) {
+func ollamaRead(s *sink, data []byte) error {
 	if err := reported(s, data, false); err != nil {
-		return false, err
+		return err
 	}
 	var v struct {
 		Message *struct {
-			Content   text              `json:"content"`
-			Thinking  text              `json:"thinking"`
-			ToolCalls []json.RawMessage `json:"tool_calls"`
+			Content   text            `json:"content"`
+			Thinking  text            `json:"thinking"`
+			ToolCalls json.RawMessage `json:"tool_calls"`
 		} `json:"message"`
 		Done       *bool `json:"done"`
 		DoneReason text  `json:"done_reason"`
@@ -57,28 +56,26 @@ func ollamaRead(s *sink, data []byte) (bool, error) {
 		Output     count `json:"eval_count"`
 	}
 	if err := json.Unmarshal(data, &v); err != nil {
-		return false, notOfProtocol("not JSON of the protocol")
+		return notOfProtocol("not JSON of the protocol")
 	}
-	if v.Message == nil && v.Done == nil {
-		return false, notOfProtocol("neither message nor done")
-	}
-	s.any = true
+	s.any = s.any || v.Message != nil || v.Done != nil
 	s.usage.merge(report{input: v.Input, output: v.Output})
 	if m := v.Message; m != nil {
-		s.toolCall = s.toolCall || len(m.ToolCalls) > 0
+		s.toolCall = s.toolCall || says(m.ToolCalls)
 		s.addReasoning(string(m.Thinking))
 		if err := s.addText(string(m.Content)); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if v.Done == nil || !*v.Done {
-		return false, nil
+		return nil
 	}
 	reason := string(v.DoneReason)
 	if reason == "" {
 		// Versions before done_reason said only that it was done.
 		reason = "stop"
 	}
+	// No terminator: gateways put it into every line, and the body ends after it.
 	s.end(reason)
-	return true, nil
+	return nil
 }

@@ -3,6 +3,8 @@ package backend
 import (
 	"math"
 	"math/big"
+
+	"leeway/broker"
 )
 
 // Price is what a backend charges, in micro-units of a currency. Without any
@@ -20,19 +22,36 @@ func (p Price) Free() bool {
 	return p.InputMicroPerMTok == 0 && p.CachedMicroPerMTok == 0 && p.OutputMicroPerMTok == 0 && p.CallMicro == 0
 }
 
-// CostMicro is what u costs: the cost the backend reported, else what this
-// price makes of it.
-func (p Price) CostMicro(u Usage) int64 {
-	if u.ReportedCostMicro != nil {
-		return max(0, *u.ReportedCostMicro)
+// mostMicroPerToken is the most that a token can be believed to cost where no
+// price says what it should: 1000 units for a million of them.
+const mostMicroPerToken = 1000
+
+// CostMicro is what a call that used u is booked at, of which largestMicro was
+// kept for it: what this price makes of u, or the cost that the backend
+// reported, which goes before it. What was reported beside estimated tokens is
+// the least, and a zero is no cost. held is set when it was more than the larger
+// of what was kept and what the price makes, which then is booked; without a
+// price the bound is mostMicroPerToken. Nothing is booked for what is unbilled.
+func (p Price) CostMicro(u Usage, largestMicro int64) (cost int64, held bool) {
+	list := p.ListCostMicro(u)
+	if u.ReportedCostMicro == nil || u.Known == broker.KnownUnbilled {
+		return list, false
 	}
-	return p.ListCostMicro(u)
+	cost = max(0, *u.ReportedCostMicro)
+	if cost == 0 || u.Known != broker.KnownReported {
+		cost = max(cost, list)
+	}
+	most := max(list, largestMicro)
+	if p.Free() {
+		most = mostMicroPerToken * (u.InputTokens + u.OutputTokens)
+	}
+	return min(cost, most), cost > most
 }
 
 // ListCostMicro is what this price makes of the tokens of u, rounded up, and
 // nothing if they are unbilled. It saturates and is never negative.
 func (p Price) ListCostMicro(u Usage) int64 {
-	if u.Unbilled {
+	if u.Known == broker.KnownUnbilled {
 		return 0
 	}
 	cached := min(max(0, u.CachedTokens), max(0, u.InputTokens))
@@ -67,5 +86,5 @@ func (p Price) LargestCostMicro(inputTokens int64, maxOutputTokens int) int64 {
 	}
 	var u Usage
 	u.InputTokens, u.OutputTokens = inputTokens, out
-	return p.CostMicro(u)
+	return p.ListCostMicro(u)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"leeway/broker"
 )
@@ -19,17 +20,26 @@ type sink struct {
 	dog   *watchdog
 	start time.Time
 
-	think     thinker
-	text      strings.Builder
-	reasoning strings.Builder
+	think thinker
+	// Text and reasoning come in pieces that may end in half a character.
+	words, thoughts joiner
+	text            strings.Builder
+	reasoning       strings.Builder
 	// answer is what is known of it so far; result adds the texts and the
 	// usage.
 	answer   Answer
 	seen     streamed
-	word     string // the finish reason in the backend's own words
+	word     string        // the last finish reason, in the backend's own words
+	reopened bool          // text came after a finish reason: such a word is not the end
+	beside   bool          // the event at hand brought text
+	arrived  time.Duration // when the last text came, held back or not
 	toolCall bool
 	refusal  bool
 	usage    report
+	// choice is the index under which the last text came; chosen is set once two
+	// came under the same.
+	choice int64
+	chosen bool
 	// any is set once anything of the protocol was seen.
 	any bool
 	// connected is set once there was a connection to the backend.
@@ -37,7 +47,7 @@ type sink struct {
 }
 
 func newSink(c *Client, r *Request, obs Observer, dog *watchdog) *sink {
-	return &sink{c: c, req: r, obs: obs, dog: dog, start: time.Now(), seen: streamed{
+	return &sink{c: c, req: r, obs: obs, dog: dog, start: time.Now(), choice: -1, seen: streamed{
 		inputTokens: r.InputTokens(),
 		inputBytes:  int64(len(r.System) + len(r.Text)),
 		limit:       int64(r.MaxOutputTokens),
@@ -50,7 +60,11 @@ func (s *sink) addText(piece string) error {
 	if piece == "" {
 		return nil
 	}
-	s.any = true
+	s.any, s.beside, s.arrived = true, true, time.Since(s.start)
+	piece = s.words.join(piece)
+	if s.answer.Finish != FinishNone && !Blank(piece) {
+		s.answer.Finish, s.seen.ended, s.reopened = FinishNone, false, true
+	}
 	reasoning, answer := s.think.split(piece)
 	s.addReasoning(reasoning)
 	return s.addAnswer(answer)
@@ -67,9 +81,9 @@ func (s *sink) addAnswer(piece string) error {
 	s.text.WriteString(piece)
 	s.seen.pieces++
 	s.seen.bytes += int64(len(piece))
-	s.answer.LastByte = time.Since(s.start)
-	if !s.answer.HasText && strings.TrimSpace(piece) != "" {
-		s.answer.HasText, s.answer.FirstByte = true, s.answer.LastByte
+	s.answer.LastByte = max(s.answer.LastByte, s.arrived)
+	if !s.answer.HasText && !Blank(piece) {
+		s.answer.HasText, s.answer.FirstByte = true, s.arrived
 		if s.obs.FirstByte != nil {
 			s.obs.FirstByte(s.answer.FirstByte)
 		}
@@ -92,6 +106,7 @@ func (s *sink) addReasoning(piece string) {
 	s.any = true
 	s.seen.pieces++
 	s.seen.bytes += int64(len(piece))
+	piece = s.thoughts.join(piece)
 	if room := maxReasoningBytes - s.reasoning.Len(); room > 0 {
 		s.reasoning.WriteString(piece[:min(len(piece), room)])
 	}
@@ -107,31 +122,56 @@ func (s *sink) alive() {
 }
 
 // end takes the backend's word on how the answer ended. An empty word is no
-// word.
+// word, and the last one counts: some gateways send one with every chunk.
 func (s *sink) end(word string) {
 	if word == "" {
 		return
 	}
-	s.any = true
-	if s.answer.Finish != FinishNone {
-		// The first word stands. It must not start the tail again either: a
-		// server may repeat the word with every later chunk.
-		return
-	}
-	s.flush()
+	first := s.answer.Finish == FinishNone
+	s.any, s.seen.ended = true, true
 	s.answer.Finish, s.word = finishOf(word), word
+	if !first {
+		return // repeated without text, it must not start the tail again
+	}
 	s.answer.LastByte = time.Since(s.start)
-	s.seen.ended = true
-	s.dog.reset(Tail, errTail)
+	switch {
+	case !s.answer.HasText: // the first byte's time still applies
+	case s.reopened || s.beside && s.seen.pieces == 1:
+		// Each chunk may have its word: the next is waited for as any other.
+		s.dog.reset(max(Tail, s.c.cfg.Stall), errTail)
+	default:
+		s.dog.reset(Tail, errTail)
+	}
+}
+
+// terminate takes the protocol's terminator: what came until now is all, and the
+// last word says how it ended even if text followed that.
+func (s *sink) terminate() {
+	s.any = true
+	if s.reopened && s.answer.Finish == FinishNone {
+		s.answer.Finish, s.seen.ended = finishOf(s.word), true
+	}
 }
 
 // flush takes what was held back, now that nothing more will say what it is.
 // What does not fit the bound is dropped: the answer before it is at its end
 // and too large already.
 func (s *sink) flush() {
-	reasoning, answer := s.think.rest()
+	reasoning, answer := s.think.split(s.words.rest())
 	s.addReasoning(reasoning)
 	_ = s.addAnswer(answer)
+	reasoning, answer = s.think.rest()
+	s.addReasoning(reasoning)
+	_ = s.addAnswer(answer)
+}
+
+// Blank reports whether nothing of a text can be seen: it is made of spaces,
+// controls, and characters without a form of their own.
+func Blank(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool {
+		return !unicode.IsSpace(r) && r != '\u2800' && // a pattern of no dots
+			!unicode.In(r, unicode.Cc, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+	})
 }
 
 // finishOf knows the finish reasons of the protocols and their dialects.
@@ -157,6 +197,9 @@ func finishOf(word string) Finish {
 // ended if it is not whole.
 func (s *sink) result(ctx context.Context, status int, readErr error) (Answer, error) {
 	s.flush()
+	if s.reopened && readErr != nil {
+		s.answer.Finish, s.seen.ended = FinishNone, false
+	}
 	a := s.answer
 	a.Text, a.Reasoning = s.text.String(), strings.ToValidUTF8(s.reasoning.String(), "")
 	a.Usage = s.usage.settle(s.seen)
@@ -183,7 +226,7 @@ func (s *sink) result(ctx context.Context, status int, readErr error) (Answer, e
 // fault is what keeps the answer from being whole; nil if it is.
 func (s *sink) fault(ctx context.Context, readErr error, u Usage) *Error {
 	// Once the backend has said how the answer ended, nothing that happens to
-	// the connection can change it.
+	// the connection can change it, unless text has followed such a word.
 	if s.answer.Finish == FinishNone {
 		return s.unfinished(ctx, readErr)
 	}
@@ -225,6 +268,8 @@ func (s *sink) unfinished(ctx context.Context, readErr error) *Error {
 			return &Error{Reason: ReasonFirstByte}
 		case errors.Is(cause, errStall):
 			return &Error{Reason: ReasonStall}
+		case errors.Is(cause, errTail):
+			return &Error{Reason: ReasonTruncated, Detail: "text after a finish reason, then neither more nor a terminator"}
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return &Error{Reason: ReasonDeadline}
 		default:

@@ -55,16 +55,20 @@ func (l *lineReader) line() ([]byte, error) {
 type eventReader struct {
 	lines *lineReader
 	max   int
-	begun bool
-	data  []byte
+	// perLine is set where each line that is not blank is an event of its own.
+	perLine bool
+	begun   bool
+	said    bool // there was a line that is neither blank nor a comment
+	data    []byte
 }
 
-// nextLine is next where each line that is not blank is an event of its own.
+// nextLine is next where each line is an event of its own.
 func (e *eventReader) nextLine() (name string, data []byte, err error) {
 	for {
 		e.lines.room = e.max
 		line, err := e.lines.line()
 		if line = bytes.TrimSpace(line); err != nil || len(line) > 0 {
+			e.said = true
 			return "", line, err
 		}
 	}
@@ -74,6 +78,9 @@ func (e *eventReader) nextLine() (name string, data []byte, err error) {
 // call. An event that no blank line follows is discarded, as the standard says,
 // so that the end of the stream is io.EOF.
 func (e *eventReader) next() (name string, data []byte, err error) {
+	if e.perLine {
+		return e.nextLine()
+	}
 	e.data = e.data[:0]
 	e.lines.room = e.max
 	for {
@@ -93,6 +100,7 @@ func (e *eventReader) next() (name string, data []byte, err error) {
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
+		e.said = e.said || len(field) > 0
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch string(field) {
 		case "data":

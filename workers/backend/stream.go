@@ -6,24 +6,50 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"mime"
 	"net/http"
 	"strings"
 )
 
-// read takes a 200.
+// read takes a response of the 2xx kind. What it is shows in how it begins and
+// not in its content type: gateways send JSON under the name of events, and
+// events under that of JSON.
 func (c *Client) read(s *sink, h http.Header, in *meter) error {
-	kind, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
-	switch {
-	case kind == "text/event-stream" && !c.wire.lines, c.wire.lines && (kind == "application/x-ndjson" || kind == ""):
-		return c.readStream(s, bufio.NewReader(in), in)
-	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
-		return c.readWhole(s, in)
-	case kind == "" || kind == "text/plain" || kind == "application/octet-stream":
-		// Not said, or not meant: look.
-		return c.readUnnamed(s, in)
+	r := bufio.NewReader(in)
+	first, err := begin(r)
+	if errors.Is(err, io.EOF) {
+		return nil // result calls it empty
 	}
-	return &Error{Reason: ReasonBadAnswer, Detail: "unexpected content type " + kind}
+	if err != nil {
+		return err
+	}
+	events := &eventReader{lines: &lineReader{r: r}, max: c.cfg.maxEventBytes, perLine: c.wire.lines && strings.IndexByte(":dei", first) < 0}
+	switch {
+	case first == '<': // a page
+	case (first == '{' || first == '[') && !c.wire.lines:
+		err = c.readWhole(s, r)
+	default:
+		if err = c.readStream(s, events, in); !events.said {
+			return err
+		}
+	}
+	if err == nil && !s.any {
+		err = notOfProtocol("nothing of the protocol, content type " + h.Get("Content-Type"))
+	}
+	return err
+}
+
+// begin passes over blanks and a byte order mark, and returns the byte after
+// them without taking it.
+func begin(r *bufio.Reader) (byte, error) {
+	for {
+		b, err := r.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		if strings.IndexByte(" \t\r\n\xef\xbb\xbf", b) < 0 {
+			return b, r.UnreadByte()
+		}
+	}
 }
 
 // readWhole takes an answer sent in one piece.
@@ -33,59 +59,32 @@ func (c *Client) readWhole(s *sink, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		return nil // result calls it empty
-	}
 	return c.wire.whole(s, body)
 }
 
-// readUnnamed takes a body whose kind the headers do not tell.
-func (c *Client) readUnnamed(s *sink, in *meter) error {
-	r := bufio.NewReader(in)
-	for {
-		first, err := r.ReadByte()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		case strings.IndexByte(" \t\r\n", first) >= 0:
-			continue
-		}
-		_ = r.UnreadByte()
-		if first == '{' || first == '[' {
-			return c.readWhole(s, r)
-		}
-		return c.readStream(s, r, in)
-	}
-}
-
-// readStream takes events or lines from r until the terminator, the end, or one
-// that ends the answer badly. in is what r reads from.
-func (c *Client) readStream(s *sink, r *bufio.Reader, in *meter) error {
-	events := &eventReader{lines: &lineReader{r: r}, max: c.cfg.maxEventBytes}
-	next := events.next
-	if c.wire.lines {
-		next = events.nextLine
-	}
-	for seen := false; ; seen = true {
-		name, data, err := next()
+// readStream takes events until the terminator, the end, or one that ends the
+// answer badly. in is what they are read from.
+func (c *Client) readStream(s *sink, events *eventReader, in *meter) error {
+	for first := true; ; first = false {
+		name, data, err := events.next()
 		if errors.Is(err, io.EOF) {
-			if seen || c.wire.lines || onlyComments(in.head) {
-				return nil
-			}
-			return c.notEvents(s, in.head)
+			return nil
 		}
 		if err != nil {
 			return err
 		}
-		done, err := c.wire.event(s, name, data)
+		if first && events.perLine && !json.Valid(data) {
+			// One value over several lines.
+			return c.readWhole(s, io.MultiReader(bytes.NewReader(data), events.lines.r))
+		}
+		done, err := c.take(s, name, data)
 		if err != nil {
 			return err
 		}
 		if done {
 			// The answer is complete. A moment is waited for the end of the
 			// body, so that the connection can be used again.
+			s.terminate()
 			s.dog.reset(drainGrace, errTail)
 			_, _ = io.CopyN(io.Discard, in, 4<<10)
 			return nil
@@ -93,23 +92,17 @@ func (c *Client) readStream(s *sink, r *bufio.Reader, in *meter) error {
 	}
 }
 
-// notEvents takes what a server sent that promised events and sent something
-// else: an error object in plain JSON, as a rule.
-func (c *Client) notEvents(s *sink, head []byte) error {
-	if json.Valid(bytes.TrimSpace(head)) {
-		return c.wire.whole(s, head)
+// take takes one event and reports whether it was the terminator.
+func (c *Client) take(s *sink, name string, data []byte) (done bool, err error) {
+	s.beside = false
+	data = bytes.TrimSpace(data)
+	switch {
+	case string(data) == "[DONE]":
+		return true, nil
+	case len(data) == 0, name == "ping":
+		return false, nil // it keeps the connection alive
+	case data[0] != '{' && json.Valid(data):
+		return false, reported(s, data, name == "error")
 	}
-	return notOfProtocol("not a stream of events")
-}
-
-// onlyComments reports whether a body without events was at least an event
-// stream: nothing, or comments.
-func onlyComments(head []byte) bool {
-	for line := range bytes.Lines(head) {
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != ':' {
-			return false
-		}
-	}
-	return true
+	return c.wire.event(s, name, data)
 }

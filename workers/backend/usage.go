@@ -3,6 +3,7 @@ package backend
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"math/big"
 	"strconv"
@@ -21,15 +22,13 @@ type Usage struct {
 	ReportedCostMicro *int64
 	// Clamped is set when a number the backend reported could not be true
 	// (negative, not a number, far beyond the text and the limits) and was
-	// replaced by an estimate or a bound.
+	// left out or replaced by an estimate, or when its numbers contradict each
+	// other, of which then the largest reading is booked.
 	Clamped bool
-	// Unbilled is set when the backend was not reached or turned the call away,
-	// so that it is known to have cost nothing.
-	Unbilled bool
 }
 
 // Unbilled is the usage of a call that cannot have been worked on.
-func Unbilled() Usage { return Usage{Usage: broker.Usage{Known: broker.KnownReported}, Unbilled: true} }
+func Unbilled() Usage { return Usage{Usage: broker.Usage{Known: broker.KnownUnbilled}} }
 
 // EstimateTokens estimates how many tokens a text of that many bytes is: a
 // quarter of them, rounded up. That is close for English and errs by less than
@@ -52,43 +51,70 @@ const (
 	maxCostUnits = 1_000_000 // of money, in whole units
 )
 
-// UnmarshalJSON implements [json.Unmarshaler]. It accepts anything.
+// UnmarshalJSON implements [json.Unmarshaler]. It accepts anything. What is over
+// maxCount is maxCount, too many for any call.
 func (c *count) UnmarshalJSON(b []byte) error {
-	*c = parseNumber(b, maxCount, func(_ string, f float64) (int64, bool) { return int64(math.Ceil(f)), true })
+	*c = parseNumber(b, func(_ string, f float64) (int64, bool) { return int64(math.Ceil(min(f, maxCount))), true })
 	return nil
 }
 
-// money is an amount in whole units, read as micro-units.
+// money is an amount in whole units, or an object with the sum of its parts in
+// total_cost. It is read as micro-units, rounded up.
 type money struct{ count }
 
 // UnmarshalJSON implements [json.Unmarshaler]. It accepts anything.
 func (m *money) UnmarshalJSON(b []byte) error {
-	m.count = parseNumber(b, maxCostUnits, micro)
+	if bytes.HasPrefix(b, []byte("{")) {
+		var parts struct {
+			Total json.RawMessage `json:"total_cost"`
+		}
+		_ = json.Unmarshal(b, &parts)
+		m.count = microOf(parts.Total, million)
+		m.bad = !m.set
+		return nil
+	}
+	m.count = microOf(b, million)
 	return nil
 }
 
-// parseNumber reads a number from 0 to most. convert is given its digits and
-// what they are as a float.
-func parseNumber(b []byte, most float64, convert func(digits string, f float64) (int64, bool)) count {
+// ticks is an amount in 1e-10 of a unit, read as micro-units, rounded up.
+type ticks struct{ count }
+
+// UnmarshalJSON implements [json.Unmarshaler]. It accepts anything.
+func (t *ticks) UnmarshalJSON(b []byte) error {
+	t.count = microOf(b, million/1e10)
+	return nil
+}
+
+// microOf reads an amount of which one is that many micro-units.
+func microOf(b []byte, each float64) count {
+	return parseNumber(b, func(digits string, f float64) (int64, bool) { return micro(digits, f, each) })
+}
+
+// parseNumber reads a number that is not negative. convert is given its digits
+// and what they are as a float, and says whether it may be so large.
+func parseNumber(b []byte, convert func(digits string, f float64) (int64, bool)) count {
 	digits := strings.TrimSpace(strings.Trim(string(bytes.TrimSpace(b)), `"`))
 	if digits == "" || digits == "null" {
 		return count{}
 	}
 	f, err := strconv.ParseFloat(digits, 64)
-	if err != nil || len(digits) > 64 || !(f >= 0 && f <= most) {
+	if (err != nil && !errors.Is(err, strconv.ErrRange)) || len(digits) > 64 || !(f >= 0) {
 		return count{bad: true}
 	}
 	n, ok := convert(digits, f)
 	return count{n: n, set: ok, bad: !ok}
 }
 
-// micro is an amount in micro-units, rounded up. It is read exactly: the float
-// only guards the range.
-func micro(digits string, f float64) (int64, bool) {
+// micro is an amount in micro-units, each of which it is that many, rounded up.
+// It is read exactly: the float only guards the range.
+func micro(digits string, f, each float64) (int64, bool) {
 	switch {
 	case f == 0:
 		return 0, true
-	case f < 1e-12:
+	case f*each > maxCostUnits*million:
+		return 0, false
+	case f*each < 1e-6:
 		// Too small to matter, with an exponent that exact arithmetic should
 		// not be asked to spell out.
 		return 1, true
@@ -97,7 +123,11 @@ func micro(digits string, f float64) (int64, bool) {
 	if !ok {
 		return 0, false
 	}
-	r.Mul(r, big.NewRat(million, 1))
+	if each < 1 {
+		r.Quo(r, big.NewRat(int64(math.Round(1/each)), 1))
+	} else {
+		r.Mul(r, big.NewRat(int64(each), 1))
+	}
 	return ceilQuo(r.Num(), r.Denom()).Int64(), true
 }
 
@@ -122,9 +152,18 @@ func (c *count) merge(later count) {
 	}
 }
 
+// atLeast takes another report of the same number in the same block: of two that
+// differ the larger is believed.
+func (c *count) atLeast(other count) {
+	c.bad = c.bad || other.bad
+	if other.set {
+		c.n, c.set = max(c.n, other.n), true
+	}
+}
+
 // report gathers the usage blocks of one answer.
 type report struct {
-	input, output, cached, reasoning, cost count
+	input, output, total, cached, reasoning, cost count
 	// bad is set when a block was there that is no usage block at all.
 	bad bool
 }
@@ -132,6 +171,7 @@ type report struct {
 func (r *report) merge(later report) {
 	r.input.merge(later.input)
 	r.output.merge(later.output)
+	r.total.merge(later.total)
 	r.cached.merge(later.cached)
 	r.reasoning.merge(later.reasoning)
 	r.cost.merge(later.cost)
@@ -173,25 +213,50 @@ const (
 	hiddenOutput = 128 << 10
 )
 
-// settle turns reports into usage that can be booked.
+// settle turns reports into usage that can be booked. Where numbers contradict
+// each other the largest reading of them is booked: what was cached, or spent on
+// reasoning, and does not fit into the number that it is part of by the protocol
+// stands beside it, and what the total has more than its parts is output. No
+// number that is refused makes the rest cheaper.
 func (r *report) settle(s streamed) Usage {
 	u := Usage{
 		Usage:   broker.Usage{Known: broker.KnownReported},
-		Clamped: r.bad || r.input.bad || r.output.bad || r.cached.bad || r.reasoning.bad || r.cost.bad,
+		Clamped: r.bad || r.input.bad || r.output.bad || r.total.bad || r.cached.bad || r.reasoning.bad || r.cost.bad,
+	}
+	refused := func(c *count, most int64) bool {
+		over := c.n > most
+		if over {
+			*c, u.Clamped = count{}, true
+		}
+		return over
 	}
 	// A token is at least a byte, so that more tokens than bytes (and a
 	// margin) cannot be true.
-	if r.input.n > s.inputBytes+hiddenInput {
-		r.input, u.Clamped = count{}, true
-	}
-	if r.output.n > max(s.limit, s.bytes)+hiddenOutput {
-		r.output, u.Clamped = count{}, true
-	}
+	mostInput, mostOutput := s.inputBytes+hiddenInput, max(s.limit, s.bytes)+hiddenOutput
+	refused(&r.input, mostInput)
+	refused(&r.cached, mostInput)
+	refused(&r.reasoning, mostOutput)
+	refused(&r.total, mostInput+mostOutput)
 	guess := max(s.pieces, EstimateTokens(s.bytes))
+	if refused(&r.output, mostOutput) {
+		// Much was used, nobody knows how much: the largest asked for.
+		guess = max(guess, s.limit)
+	}
 
-	u.InputTokens = r.input.n
+	u.InputTokens, u.CachedTokens, u.ReasoningTokens = r.input.n, r.cached.n, r.reasoning.n
 	if u.InputTokens == 0 {
 		u.InputTokens, u.Known = s.inputTokens, broker.KnownEstimated
+	}
+	beside := u.CachedTokens > u.InputTokens
+	if beside {
+		u.InputTokens += u.CachedTokens
+	}
+	rest := max(0, r.total.n-u.InputTokens)
+	if rest > mostOutput {
+		rest, u.Clamped = 0, true
+	}
+	if !r.output.set && rest > 0 {
+		r.output = count{n: rest, set: true}
 	}
 	u.OutputTokens = r.output.n
 	switch {
@@ -204,9 +269,12 @@ func (r *report) settle(s streamed) Usage {
 	if !r.input.set && !r.output.set && s.pieces == 0 && !s.ended {
 		u.Known = broker.KnownUnknown
 	}
-	u.CachedTokens = min(r.cached.n, u.InputTokens)
-	u.ReasoningTokens = min(r.reasoning.n, u.OutputTokens)
-	u.Clamped = u.Clamped || u.CachedTokens < r.cached.n || u.ReasoningTokens < r.reasoning.n
+	if u.ReasoningTokens > u.OutputTokens {
+		u.OutputTokens += u.ReasoningTokens
+		beside = true
+	}
+	u.OutputTokens = max(u.OutputTokens, rest)
+	u.Clamped = u.Clamped || beside && r.total.n < u.InputTokens+u.OutputTokens
 	if r.cost.set {
 		u.ReportedCostMicro = new(r.cost.n)
 	}

@@ -19,16 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// notBilled stands in tables for usage that is known to be nothing.
-const notBilled broker.Known = "not billed"
-
-// howKnown is how usage is known, in the words of the tables.
-func howKnown(u Usage) broker.Known {
-	if u.Unbilled {
-		return notBilled
-	}
-	return u.Known
-}
+// notBilled is short for tables.
+const notBilled = broker.KnownUnbilled
 
 // dialect writes the events of one protocol, so that a fault is written once
 // and played over all of them.
@@ -40,6 +32,9 @@ type dialect struct {
 	text        func(string) string // one piece of answer text
 	reasoning   func(string) string
 	tool        string
+	// worded is a piece of answer text that says in the same breath how the
+	// answer ended.
+	worded func(piece string, f Finish) string
 	// end says how the answer ended, in the protocol's words; usage is left
 	// out if in is negative.
 	end        func(f Finish, in, out int) string
@@ -62,6 +57,9 @@ var openAIDialect = dialect{
 		return `data: {"id":"c1","choices":[{"index":0,"delta":{"reasoning_content":` + quoted(s) + `}}]}` + "\n\n"
 	},
 	tool: `data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"t","function":{"name":"f","arguments":"{}"}}]}}]}` + "\n\n",
+	worded: func(s string, f Finish) string {
+		return `data: {"id":"c1","choices":[{"index":0,"delta":{"content":` + quoted(s) + `},"finish_reason":` + quoted(openAIWords[f]) + `}]}` + "\n\n"
+	},
 	end: func(f Finish, in, out int) string {
 		s := `data: {"id":"c1","choices":[{"index":0,"delta":{},"finish_reason":` + quoted(openAIWords[f]) + `}]}` + "\n\n"
 		if in >= 0 {
@@ -91,6 +89,10 @@ var anthropicDialect = dialect{
 		return "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":` + quoted(s) + `}}` + "\n\n"
 	},
 	tool: "event: content_block_start\n" + `data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"t","name":"f","input":{}}}` + "\n\n",
+	worded: func(s string, f Finish) string {
+		return "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":` + quoted(s) + `}}` + "\n\n" +
+			"event: message_delta\n" + `data: {"type":"message_delta","delta":{"stop_reason":` + quoted(anthropicWords[f]) + `}}` + "\n\n"
+	},
 	end: func(f Finish, in, out int) string {
 		usage := ""
 		if in >= 0 {
@@ -119,6 +121,9 @@ var ollamaDialect = dialect{
 		return `{"model":"m","message":{"role":"assistant","content":"","thinking":` + quoted(s) + `},"done":false}` + "\n"
 	},
 	tool: `{"message":{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{}}}]},"done":false}` + "\n",
+	worded: func(s string, f Finish) string {
+		return `{"message":{"role":"assistant","content":` + quoted(s) + `},"done":true,"done_reason":` + quoted(openAIWords[f]) + "}\n"
+	},
 	end: func(f Finish, in, out int) string {
 		usage := ""
 		if in >= 0 {

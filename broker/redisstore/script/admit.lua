@@ -1,19 +1,20 @@
 -- Offer jobs to the pools, many in one step and in order. Every number that is compared was computed by the gate's rule
 -- in Go; here are only comparisons.
 --
--- ARGV[1]  the instant from which the caller has stopped waiting; 0: none
+-- ARGV[1]  the instant from which the caller has stopped waiting
 -- ARGV[2]  the head in JSON: the type admitHead in admit.go names its fields
 -- ARGV[3], ARGV[4]  the paid pool's rungs, and the producers' levels on them ('': any number of jobs), as
 --          slackgate.Ladder.AppendRungs and slackgate.Shares.AppendLevels write them; ARGV[5], ARGV[6] the free pool's
 -- ARGV[7], ARGV[8] and so on: spec and text of each job
 --
--- Returns {now, 'stale'} or {now, 'flags'} (they have changed since the numbers were computed: nothing was done)
--- or {now, 'ok', capacity of paid, of free}, then what is said of each job: see begin_reply and end_reply.
+-- Returns {now, 'stale'}, {now, 'flags'} or {now, 'workers'} (they have changed since the numbers were computed: nothing
+-- was done), or {now, 'ok', capacity of paid, of free}, then what is said of each job (see begin_reply and end_reply), how many were
+-- revoked, and of each its id and its record as a list after its length.
 local now, now_int = now_ms(), nil
 now_int = int(now)
 local give_up_at, head = tonumber(ARGV[1]), cjson.decode(ARGV[2])
 local books = head.books
-if give_up_at > 0 and now > give_up_at then return { now, 'stale' } end
+if now > give_up_at then return { now, 'stale' } end
 local counters = redis.call('MGET', P .. ':flags:version', P .. ':released:paid', P .. ':released:free')
 if tonumber(counters[1] or '0') ~= head.flags_version or
     (head.flags_until_ms > 0 and now >= head.flags_until_ms) then
@@ -31,6 +32,7 @@ for i, name in ipairs(pool_names) do
   for producer, n in pairs(given.refused or {}) do want(name, producer, n) end
   p.last = #p.ladder / (3 * const.rung_digits)
   p.capacity = math.min(given.limit, live_slots(name, now))
+  if given.capacity and given.capacity ~= p.capacity then return { now, 'workers' } end
   p.waiting = redis.call('ZCARD', P .. ':waiting:' .. name)
   p.running = redis.call('ZCARD', P .. ':running:' .. name)
   p.free = p.capacity - p.running
@@ -147,6 +149,17 @@ local function next_seq()
   return int(last_seq)
 end
 
+-- What follows from terms and from now is worked out once for all the jobs that are offered under them. slack_ms counts
+-- from now; what goes on record is the slack that the numbers were computed for. late is set where so much of it has
+-- passed since that they say little: more than a sixteenth of what was left, and than const.late_ms.
+for _, t in ipairs(head.terms) do
+  local deadline = t.deadline_at_ms or now + t.left_ms
+  local left = deadline - now
+  t.mode, t.slack_ms, t.late = t.mode or 'new', left - t.reserve_ms, t.left_ms - left > math.max(const.late_ms, t.left_ms / 16)
+  t.deadline, t.deadline_int, t.reserve_int = deadline, int(deadline), int(t.reserve_ms)
+  t.urgency, t.ttl, t.keep = int(deadline - t.reserve_ms), int(left + head.record_extra_ms), left + head.keep_ms
+end
+
 -- what is booked under a name: spent today, and reserved
 local spent_today = spent_key(now)
 local function booked(field)
@@ -163,14 +176,6 @@ local function in_rate(quota, producer)
   local next_us = used_until + quota.interval_us
   redis.call('SET', key, int(next_us), 'PX', int(math.ceil((next_us - now_us) / 1000)))
   return true, ahead
-end
-
--- What follows from terms and from now is worked out once for all the jobs that are offered under them.
-for _, t in ipairs(head.terms) do
-  local deadline = now + t.left_ms
-  t.mode, t.slack_ms = t.mode or 'new', t.left_ms - t.reserve_ms
-  t.deadline, t.deadline_int, t.reserve_int = deadline, int(deadline), int(t.reserve_ms)
-  t.urgency, t.ttl, t.keep = int(deadline - t.reserve_ms), int(t.left_ms + head.record_extra_ms), t.left_ms + head.keep_ms
 end
 
 -- a text as JSON; the same few come again and again
@@ -190,7 +195,7 @@ local function promise_of(t, need, age, wait, seq, class, producer, batch)
   if t.need ~= need or t.age ~= age or t.wait ~= wait then
     t.need, t.age, t.wait = need, age, wait
     t.admission = string.format(',"admission":{"slack_ms":%.0f,"need_ms":%.0f,"queue_age_ms":%.0f,"predicted_wait_ms":%.0f}}',
-      t.slack_ms, need, age, wait)
+      t.left_ms - t.reserve_ms, need, age, wait)
   end
   if batch then return t.promise .. seq .. ',"batch":' .. cjson.encode(batch) .. t.admission end
   return t.promise .. seq .. t.admission
@@ -209,15 +214,15 @@ end
 
 local newest, newest_ttl = {}, 0 -- the admitted jobs by producer
 local out, told = { now, 'ok', pools.paid.capacity, pools.free.capacity }, 4 -- the reply, and how much of it is there
+local revoked = {}
 
 -- A job on its way through here is a table o: job and t (its terms) are what the head says of it, spec and text what is
 -- kept of it. mode is what is to be done with it, at first that of its terms:
 --   new   a submission: it is put on record if a pool takes it
 --   miss  one without slack: a miss is booked, nothing is offered
---   again a claimed job, held under a fence, that needs another pool
---   move  a waiting job whose pool is being drained
--- and in the end, where nothing is to be done: bound, gone, over or fenced. took is what is said of it: the path that took
--- it, '' for none, or why it was not offered.
+--   again a job on record that needs another pool: claimed, held under a fence, or waiting
+-- and in the end, where nothing is to be done: bound, gone, late, over or fenced. took is what is said of it: the path
+-- that took it, '' for none, or why it was not offered.
 
 -- A key whose job is off the record names nothing any more.
 local function look_up_key(o)
@@ -232,6 +237,11 @@ end
 
 local function look_up_batch(o)
   if o.job.batch and o.took == '' and batch_of(o.job.batch).cancelled then o.mode, o.took = 'gone', 'gone' end
+end
+
+-- a submission whose numbers are too old is for the caller to work out anew
+local function look_up_age(o)
+  if o.t.late and o.mode == 'new' then o.mode, o.took = 'late', 'late' end
 end
 
 -- what is booked already under the budgets that bind the job, and whether it still fits
@@ -267,10 +277,10 @@ end
 
 -- a job on record must still be what the caller thinks it is
 local function look_up_record(o)
-  if o.mode ~= 'again' and o.mode ~= 'move' then return end
+  if o.mode ~= 'again' then return end
   local r = record(o.job.id)
-  local is = r and (o.mode == 'move' and r.state == 'waiting' or
-      o.mode == 'again' and r.state == 'running' and r.fence == o.t.fence and r.cancel ~= '1')
+  local is = r and r.path == o.t.from and (not o.t.fence and r.state == 'waiting' or
+      r.state == 'running' and r.fence == o.t.fence and r.cancel ~= '1')
   if is then o.held = r else o.mode = 'fenced' end
 end
 
@@ -371,8 +381,8 @@ local function take_over(o, p)
   unreserve(id)
   drop_live(held.path, held.producer or '', id)
   add_live(path, held.producer or '', id, urgency)
-  if o.mode == 'move' then unqueue(held.path, held.member, id, o.job.class) else release(held.path, id) end
-  redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'rescued', '1', 'queue_wait', '-1')
+  if held.state == 'waiting' then unqueue(held.path, held.member, id, held.class) else release(held.path, id) end
+  redis.call('HSET', P .. ':job:' .. id, 'state', 'waiting', 'path', path, 'queue_wait', '-1')
   redis.call('HINCRBY', P .. ':job:' .. id, 'fence', 1)
   enqueue(path, held.member, id, o.job.class, urgency, tonumber(held.accepted))
   bump('moved:' .. held.path .. ':' .. path, 1)
@@ -406,6 +416,11 @@ local function offer(o)
     end
   end
   for _, path in ipairs(o.refused) do want(path, o.job.producer, 1) end
+  if o.t.revoke and o.held then
+    end_job(o.job.id, o.held, now, { outcome = 'revoked', cause = 'capacity_lost', reason = 'capacity_lost', backend = '',
+      first_byte_ms = '-1', details = '{}', keep_ms = int(head.keep_ms), books = books })
+    revoked[#revoked + 1] = o.job.id
+  end
 end
 
 local function book_late_arrival(o)
@@ -413,7 +428,7 @@ local function book_late_arrival(o)
   book_miss('reject', class, producer, '', 'arrived_without_slack', books, {
     'job_id', id, 'path', 'reject', 'class', class, 'producer', producer, 'outcome', 'expired',
     'cause', 'arrived_without_slack', 'at_ms', now_int, 'deadline_at_ms', o.t.deadline_int, 'admission',
-    string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', o.t.slack_ms, math.max(pools.paid.age, pools.free.age)),
+    string.format('{"slack_ms":%.0f,"queue_age_ms":%.0f}', o.t.left_ms - o.t.reserve_ms, math.max(pools.paid.age, pools.free.age)),
     'queue_wait_ms', '0', 'first_byte_ms', '-1', 'late_by_ms', '0' })
 end
 
@@ -424,6 +439,7 @@ for i, job in ipairs(head.jobs) do
   look_up_budget(o)
   look_up_key(o)
   look_up_batch(o)
+  look_up_age(o)
   look_up_quota(o)
   look_up_record(o)
   begin_reply(o)
@@ -447,4 +463,6 @@ end
 for producer, ids in pairs(newest) do
   list_newest('recent', producer, table.concat(ids, ' '), 2000, newest_ttl)
 end
+out[told + 1] = #revoked
+for _, id in ipairs(revoked) do tell_end(out, id) end
 return out

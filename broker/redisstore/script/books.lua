@@ -48,9 +48,11 @@ list(redis.call('HGETALL', spent_key(now)))
 if held <= most then
   for _, id in ipairs(redis.call('HKEYS', P .. ':budget:held')) do
     local h = held_for(id)
-    for _, f in ipairs(budget_fields(h.class, h.producer)) do sums[f] = (sums[f] or 0) + h.ahead + h.open end
+    if h then
+      for _, f in ipairs(budget_fields(h.class, h.producer)) do sums[f] = (sums[f] or 0) + h.ahead + h.open end
+    end
     local r = redis.call('HMGET', P .. ':job:' .. id, 'state', 'path')
-    if (r[1] ~= 'waiting' and r[1] ~= 'running') or r[2] ~= 'paid' then
+    if not h or (r[1] ~= 'waiting' and r[1] ~= 'running') or r[2] ~= 'paid' then
       if #orphans < 100 then orphans[#orphans + 1] = id end
     end
   end

@@ -68,8 +68,43 @@ local function now_ms()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
-local function bump(field, n)
-  redis.call('HINCRBY', P .. ':totals', field, int(n))
+-- Sums. Between share_sums and write_sums they are kept here, so that a script which books for many jobs writes each
+-- once.
+local shared
+local function share_sums() shared = {} end
+
+local function shared_sums(key)
+  shared[key] = shared[key] or { sums = {} }
+  return shared[key]
+end
+
+local function add(key, field, n)
+  if not shared then return redis.call('HINCRBY', key, field, int(n)) end
+  local sums = shared_sums(key).sums
+  sums[field] = (sums[field] or 0) + n
+end
+
+local function sums_live(key, ttl)
+  if not shared then return redis.call('PEXPIRE', key, ttl) end
+  shared_sums(key).ttl = ttl
+end
+
+local function write_sums()
+  for key, of in pairs(shared) do
+    -- one that cannot be written costs no other; the check of the books finds it
+    for field, n in pairs(of.sums) do redis.pcall('HINCRBY', key, field, int(n)) end
+    if of.ttl then redis.call('PEXPIRE', key, of.ttl) end
+  end
+  shared = nil
+end
+
+local function bump(field, n) add(P .. ':totals', field, n) end
+
+-- once is what f returns, asked once in a script for each name
+local asked = {}
+local function once(name, f)
+  if asked[name] == nil then asked[name] = f() end
+  return asked[name]
 end
 
 -- When a lease of so many ms from now lapses: never later than close_by_ms after the job's deadline, or that long
@@ -112,7 +147,7 @@ end
 local function fields(id)
   local flat = redis.call('HGETALL', P .. ':job:' .. id)
   if #flat == 0 then return nil end
-  local r = {}
+  local r = { flat = flat }
   for i = 1, #flat, 2 do r[flat[i]] = flat[i + 1] end
   local ok, p = pcall(cjson.decode, r.promise or '')
   if not ok or type(p) ~= 'table' or type(p.class) ~= 'string' or not tonumber(p.seq) then return r end
@@ -128,10 +163,13 @@ end
 -- A record that can be worked with. One that cannot is none: whoever meets it sets the job aside.
 local function record(id)
   local r = fields(id)
-  if r and r.path and r.class and r.member and tonumber(r.accepted) and tonumber(r.deadline) and tonumber(r.reserve) then
-    return r
+  if not (r and r.path and r.class and r.member and r.spec and tonumber(r.accepted) and tonumber(r.deadline) and tonumber(r.reserve)) then
+    return nil
   end
-  return nil
+  for _, name in ipairs({ 'fence', 'offers', 'attempts', 'queue_wait' }) do
+    if r[name] and not tonumber(r[name]) then return nil end
+  end
+  return r
 end
 
 -- take a job out of the waiting order
@@ -164,7 +202,8 @@ end
 -- archive nothing is dropped here: it trims what it has taken.
 local function append(ledger, books, ...)
   local key = P .. ':ledger:' .. ledger
-  if redis.call('EXISTS', P .. ':archive') == 1 then return redis.call('XADD', key, '*', ...) end
+  local archived = once('archive', function() return redis.call('EXISTS', P .. ':archive') == 1 end)
+  if archived then return redis.call('XADD', key, '*', ...) end
   return redis.call('XADD', key, 'MAXLEN', '~', string.match(books, '^%d+'), '*', ...)
 end
 
@@ -177,21 +216,20 @@ local most_producers = 200
 local function roll_up(id, books, labels, producer, sums)
   local minute = int(math.floor(tonumber(string.match(id, '^%d+')) / 60000))
   local key, ttl = P .. ':rollup:' .. minute, string.match(books, '%d+$')
-  local names = key .. ':producers'
-  if redis.call('SISMEMBER', names, producer) == 0 then
-    if redis.call('SCARD', names) < most_producers then
-      redis.call('SADD', names, producer)
-      redis.call('PEXPIRE', names, ttl)
-    else
-      producer = 'other'
-    end
-  end
+  producer = once(key .. ':' .. producer, function()
+    local names = key .. ':producers'
+    if redis.call('SISMEMBER', names, producer) == 1 then return producer end
+    if redis.call('SCARD', names) >= most_producers then return 'other' end
+    redis.call('SADD', names, producer)
+    redis.call('PEXPIRE', names, ttl)
+    return producer
+  end)
   for i = 1, #sums, 2 do
     if sums[i + 1] ~= 0 then
-      redis.call('HINCRBY', key, sums[i] .. ':' .. labels .. ':' .. producer, int(sums[i + 1]))
+      add(key, sums[i] .. ':' .. labels .. ':' .. producer, sums[i + 1])
     end
   end
-  redis.call('PEXPIRE', key, ttl)
+  sums_live(key, ttl)
 end
 
 -- A producer's unfinished jobs. One whose record was lost, so that nobody knows
@@ -226,8 +264,10 @@ end
 
 -- How much a producer wants of a pool: submissions that it took or refused,
 -- fading with const.demand_fades_ms. One that has not been heard of for demand_kept is
--- idle. Names beyond most_demands are not noted: they are held to the others'
--- level. What cannot be noted, with Redis full, is no reason not to answer.
+-- idle. Beyond most_demands the name that wants least gives way, so that many who
+-- came once do not keep out one who works; a newcomer who wants no more is not
+-- noted, and held to the others' level. What cannot be noted, with Redis full, is
+-- no reason not to answer.
 local demand_kept, most_demands = 300000, 200
 
 local function demand_of(v)
@@ -235,20 +275,31 @@ local function demand_of(v)
   return tonumber(n or '0'), tonumber(at or '0'), tonumber(first or '0')
 end
 
+-- what is left of a demand that was noted at an instant
+local function faded(n, at, now) return n * math.exp(-math.max(0, now - at) / const.demand_fades_ms) end
+
 local function add_demand(pool, producer, more, now)
   local key = P .. ':demand:' .. pool
   local known = redis.call('HGET', key, producer)
   if not known and redis.call('HLEN', key) >= most_demands then
-    local all = redis.call('HGETALL', key)
+    local all, least, least_n = redis.call('HGETALL', key), nil, more
     for i = 1, #all, 2 do
-      local _, at = demand_of(all[i + 1])
-      if now - at > demand_kept then redis.call('HDEL', key, all[i]) end
+      local n, at = demand_of(all[i + 1])
+      n = faded(n, at, now)
+      if now - at > demand_kept then
+        redis.call('HDEL', key, all[i])
+      elseif n < least_n then
+        least, least_n = all[i], n
+      end
     end
-    if redis.call('HLEN', key) >= most_demands then return end
+    if redis.call('HLEN', key) >= most_demands then
+      if not least then return end
+      redis.call('HDEL', key, least)
+    end
   end
   local n, at, first = demand_of(known)
   if now - at > demand_kept then n, first = 0, now end
-  n = n * math.exp(-math.max(0, now - at) / const.demand_fades_ms) + more
+  n = faded(n, at, now) + more
   redis.pcall('HSET', key, producer, string.format('%.6f', n) .. ':' .. int(now) .. ':' .. int(first))
   redis.call('PEXPIRE', key, demand_kept)
 end
@@ -267,14 +318,19 @@ local function add_reserved(class, producer, n)
   end
 end
 
+local any_held -- nil: not known
 local function held_for(id)
+  if any_held == nil then any_held = redis.call('EXISTS', P .. ':budget:held') == 1 end
+  if not any_held then return nil end
   local v = redis.call('HGET', P .. ':budget:held', id)
   if not v then return nil end
   local ahead, open, class, producer = string.match(v, '^(%d+):(%d+):([^:]*):(.*)$')
+  if not ahead then return nil end -- nobody knows under which names
   return { ahead = tonumber(ahead), open = tonumber(open), class = class, producer = producer }
 end
 
 local function hold(id, h)
+  any_held = true
   redis.call('HSET', P .. ':budget:held', id, int(h.ahead) .. ':' .. int(h.open) .. ':' .. h.class .. ':' .. h.producer)
 end
 
@@ -286,8 +342,8 @@ end
 -- give back what is still kept for a job: it has ended, or leaves paid
 local function unreserve(id)
   local h = held_for(id)
+  if any_held then redis.call('HDEL', P .. ':budget:held', id) end
   if not h then return end
-  redis.call('HDEL', P .. ':budget:held', id)
   add_reserved(h.class, h.producer, -(h.ahead + h.open))
 end
 
@@ -326,12 +382,15 @@ local function count_spent(at_ms, class, producer, cost)
   if cost <= 0 then return end
   local key = spent_key(at_ms)
   for _, f in ipairs(budget_fields(class, producer)) do
-    if redis.call('HLEN', key) < most_spenders or redis.call('HEXISTS', key, f) == 1 or
-        redis.call('HEXISTS', P .. ':budget:reserved', f) == 1 then
-      redis.call('HINCRBY', key, f, int(cost))
-    end
+    local counts = once(key .. ':' .. f, function()
+      local more = redis.call('HLEN', key) < most_spenders or redis.call('HEXISTS', key, f) == 1 or
+        redis.call('HEXISTS', P .. ':budget:reserved', f) == 1
+      if more then redis.call('HINCRBY', key, f, 0) end -- it is there for the next name to see
+      return more
+    end)
+    if counts then add(key, f, cost) end
   end
-  redis.call('PEXPIRE', key, spent_ttl)
+  sums_live(key, spent_ttl)
 end
 
 -- An attempt to settle is that many arguments from ARGV[i].
@@ -367,11 +426,18 @@ local function settle(a, books)
 end
 
 -- settle what earlier holders of a job left open. Nobody knows what those
--- attempts cost: they stay charged at the largest possible.
+-- attempts cost: they stay charged at the largest possible. A row that cannot be
+-- read is set aside as it is, at its place in the ledger.
 local function settle_unknown_row(key, now, books)
   local open = redis.call('HGET', P .. ':spend:open', key)
   if not open then return end
-  local row = cjson.decode(open)
+  local ok, row = pcall(cjson.decode, open)
+  if not (ok and type(row) == 'table' and row.path and row.backend and row.currency and row.class and tonumber(row.max_cost_micro)) then
+    redis.call('HDEL', P .. ':spend:open', key)
+    redis.call('ZREM', P .. ':spend:due', key)
+    append('spend', books, 'row', open)
+    return bump('set_aside:spend', 1)
+  end
   local out = row.max_output_tokens or 0
   local input = row.max_input_tokens or 0
   row.known, row.result = 'unknown', 'lost'
@@ -393,9 +459,9 @@ local function book_miss(path, class, producer, backend, cause, books, f)
   roll_up(id, books, path .. ':' .. class .. ':' .. backend, producer, { 'm:' .. cause, 1 })
 end
 
--- the keys of a batch live at least that long from now
+-- the keys of a batch live at least that long from now, and all of them as long as the batch: those of its lines may be new
 local function keep_batch(key, ttl)
-  if redis.call('PTTL', key) >= ttl then return end
+  ttl = math.max(ttl, redis.call('PTTL', key))
   for _, part in ipairs({ '', ':order', ':lines', ':ended' }) do redis.call('PEXPIRE', key .. part, int(ttl)) end
 end
 
@@ -472,19 +538,23 @@ local function to_be_told(id, r, now)
 end
 
 -- the one end of a job: outcome, miss row, sums, release and notice. o holds
--- outcome, cause, reason, backend, first_byte_ms, keep_ms, books, details.
+-- outcome, cause, reason, backend, first_byte_ms, keep_ms, books, details, and
+-- settled: how many of its attempts were settled just now. Returns the record as it
+-- ended, for tell_end.
 local function end_job(id, r, now, o)
   local pool = r.path
   if r.state == 'waiting' then unqueue(pool, r.member, id, r.class) else release(pool, id) end
-  settle_unknown(id, tonumber(r.attempts or '0'), now, o.books)
+  local attempts = tonumber(r.attempts or '0')
+  if attempts ~= o.settled then settle_unknown(id, attempts, now, o.books) end
   unreserve(id)
   drop_live(pool, r.producer or '', id)
   local accepted, deadline = tonumber(r.accepted), tonumber(r.deadline)
   local waited = tonumber(r.queue_wait or '-1')
   if waited < 0 then waited = math.max(0, now - accepted) end
-  redis.call('HSET', P .. ':job:' .. id, 'state', 'done', 'outcome', o.outcome, 'cause', o.cause,
+  local ended = { 'state', 'done', 'outcome', o.outcome, 'cause', o.cause,
     'reason', o.reason, 'backend', o.backend, 'first_byte', o.first_byte_ms, 'ended', int(now),
-    'queue_wait', int(waited), 'details', o.details, 'answer_until', int(now + tonumber(o.keep_ms)))
+    'queue_wait', int(waited), 'details', o.details, 'answer_until', int(now + tonumber(o.keep_ms)) }
+  redis.call('HSET', P .. ':job:' .. id, unpack(ended))
   redis.call('PEXPIRE', P .. ':job:' .. id, o.keep_ms)
   redis.call('UNLINK', P .. ':text:' .. id)
   bump('outcome:' .. pool .. ':' .. o.outcome, 1)
@@ -499,11 +569,15 @@ local function end_job(id, r, now, o)
       'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
   end
   redis.call('PUBLISH', P .. ':ended', id)
+  for _, x in ipairs(ended) do r.flat[#r.flat + 1] = x end
+  return r.flat
 end
 
--- Add to a reply a job that ended here: its id, and its record as a list after its length.
-local function tell_end(out, id)
-  local flat, n = redis.call('HGETALL', P .. ':job:' .. id), #out
+-- Add to a reply a job that ended here: its id, and its record as a list after its length, where a later value of a
+-- field replaces an earlier one.
+local function tell_end(out, id, flat)
+  flat = flat or redis.call('HGETALL', P .. ':job:' .. id)
+  local n = #out
   out[n + 1], out[n + 2] = id, #flat
   for i, x in ipairs(flat) do out[n + 2 + i] = x end
   return out

@@ -1,7 +1,9 @@
 -- Set or clear a flag, with its row in the audit trail. ARGV: key, name, class, value ('' clears), by, reason,
--- for_ms (0: until cleared). Returns {now, version}.
-local key, name, class, value, by, reason, for_ms = unpack(ARGV)
+-- for_ms (0: until cleared), seen (the version of the flags that is changed; '': any). Returns {now, version}; 0 for the
+-- version: the flags have changed since, and nothing is done.
+local key, name, class, value, by, reason, for_ms, seen = unpack(ARGV)
 local now = now_ms()
+if seen ~= '' and seen ~= (redis.call('GET', P .. ':flags:version') or '0') then return { now, 0 } end
 local from = ''
 local old = redis.call('HGET', P .. ':flags', key)
 if old then

@@ -2,7 +2,7 @@
 -- key that was deleted, or evicted. ARGV: keep_ms, keys a page, every_ms (one page in that time, whoever asks).
 --   an unfinished job without its place: it is put back, and goes on from there like any other
 --   a record that is none and has no place, a text or an answer without a job: removed
---   an ended job that would stay for ever: it is given its time to live
+--   an ended job, or a part of a batch, that would stay for ever: it is given its time to live
 --   a budget's reservation whose job is not unfinished in paid: given back
 -- Returns {now, places put back, strays removed}.
 local now = now_ms()
@@ -24,6 +24,12 @@ local function drop(key)
   if redis.call('PTTL', key) == -1 then removed = removed + redis.call('DEL', key) end
 end
 
+local function give_end(key)
+  if redis.call('PTTL', key) ~= -1 then return end
+  redis.call('PEXPIRE', key, keep)
+  removed = removed + 1
+end
+
 local function look_at_job(id)
   local key = P .. ':job:' .. id
   local r = record(id)
@@ -42,9 +48,8 @@ local function look_at_job(id)
       redis.call('ZADD', P .. ':running:' .. r.path, int(now), id) -- its lease lapses now
       placed = placed + 1
     end
-  elseif redis.call('PTTL', key) == -1 then
-    redis.call('PEXPIRE', key, keep)
-    removed = removed + 1
+  else
+    give_end(key)
   end
 end
 
@@ -67,6 +72,8 @@ for _, key in ipairs(found[2]) do
     look_at_job(id)
   elseif kind == 'text' or kind == 'answer' then
     if redis.call('EXISTS', P .. ':job:' .. id) == 0 and not has_place(id) then drop(key) end
+  elseif kind == 'batch' then
+    give_end(key)
   elseif kind == 'budget' and id == 'held' then
     look_at_budget()
   end

@@ -13,7 +13,7 @@ import (
 // rows of a comparison, in order; what neither drill has is left out.
 var compareRows = []string{
 	"offered", "admitted", "admitted_paid", "admitted_free", "rejected", "undecided", "usable", "usable_percent", "success", "missed",
-	"late", "expired", "empty", "truncated", "failed", "wasted_s", "paid_cost_micro", "free_cost_micro",
+	"late", "expired", "empty", "truncated", "revoked", "failed", "wasted_s", "paid_cost_micro", "free_cost_micro",
 	"told_p99_ms", "answer_p50_ms", "most_over_ms", "queue_age_free_max_ms", "send_lag_p99_ms", "of_bound_percent",
 }
 

@@ -202,7 +202,7 @@ func timeline(r *drill.Run, deadlineMS int64) template.HTML {
 		told := float64(j.AtMS)/1000 + j.ToldMS/1000
 		claimed, ended, due := seconds(j.ClaimedAtMS()), seconds(j.EndedAtMS()), seconds(j.AtMS+deadlineMS)
 		bar(told, claimed, waitColour)
-		if j.Outcome == broker.OutcomeExpired {
+		if j.Outcome == broker.OutcomeExpired || j.Outcome == broker.OutcomeRevoked {
 			bar(ended-length/300, ended, missColour)
 		} else {
 			bar(claimed, ended, colourOf(j))

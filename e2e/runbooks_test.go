@@ -1,28 +1,26 @@
 //go:build server
 
-package runbooks_test
+package e2e_test
 
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"leeway/rehearsal/stagetest"
+	"leeway/rehearsal/proctest"
 )
 
 var block = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// systemctl stands in for systemd, which a test machine does not run. It takes
+// systemctlScript stands in for systemd, which a test machine does not run. It takes
 // what to do from the shipped units.
-const systemctl = `#!/bin/bash
+const systemctlScript = `#!/bin/bash
 set -eu
 verb=$1; shift
 case $verb in
@@ -40,20 +38,28 @@ list-unit-files)
 esac
 `
 
-// curl is curl, but that an answer of 4xx or 5xx fails the command.
-const curl = `#!/bin/bash
+// curlScript is curl, but that an answer of 4xx or 5xx fails the command.
+const curlScript = `#!/bin/bash
 for arg in "$@"; do
 	case $arg in -sf) exec /usr/bin/curl "$@" ;; esac
 done
 exec /usr/bin/curl --fail-with-body "$@"
 `
 
-// TestCommands runs every command of every page, in the pages' own order,
+// TestRunbookCommands runs every command of every page, in the pages' own order,
 // against a running system under load. A page must leave no flag set and no
 // pool drained.
-func TestCommands(t *testing.T) {
-	st := stagetest.Start(t, "..", stagetest.Settings{})
-	st.Flood(250*time.Millisecond, func(int) string { return "runbooks" })
+func TestRunbookCommands(t *testing.T) {
+	t.Parallel()
+	envFile := filepath.Join(t.TempDir(), "leeway.env")
+	if err := os.WriteFile(envFile, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := quick()
+	s.DeadlineMS, s.ReserveMS, s.Budget = 3000, 300, 1_000_000_000_000
+	s.More = "knee_file: knees.json\n"
+	w := watch(t, s, nil, "--env-file", envFile)
+	w.flood(250*time.Millisecond, int64(s.DeadlineMS), func(int) string { return "runbooks" })
 
 	units, err := filepath.Abs("../deploy/systemd")
 	if err != nil {
@@ -61,23 +67,24 @@ func TestCommands(t *testing.T) {
 	}
 	bin, pids := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{
-		filepath.Join(bin, "systemctl"):      systemctl,
-		filepath.Join(bin, "curl"):           curl,
-		filepath.Join(pids, "leeway-api"):    fmt.Sprint(st.API.Cmd.Process.Pid),
-		filepath.Join(pids, "leeway-worker"): fmt.Sprint(st.Worker.Cmd.Process.Pid),
+		filepath.Join(bin, "systemctl"):      systemctlScript,
+		filepath.Join(bin, "curl"):           curlScript,
+		filepath.Join(pids, "leeway-api"):    fmt.Sprint(w.api.Cmd.Process.Pid),
+		filepath.Join(pids, "leeway-worker"): fmt.Sprint(w.workers[0].Cmd.Process.Pid),
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
+	paid, free := w.labs["lab-paid"], w.labs["lab-free"]
 	env := append(os.Environ(),
-		"PATH="+bin+":"+st.Bin+":"+os.Getenv("PATH"), "UNITS="+units, "PIDS="+pids,
-		"LEEWAY_API=http://"+st.APIAddr, "REDIS_URL="+st.Redis.URL(),
-		"LAB_PAID_CONTROL="+st.Paid.Control, "LAB_FREE_CONTROL="+st.Free.Control,
+		"PATH="+bin+":"+w.bin+":"+os.Getenv("PATH"), "UNITS="+units, "PIDS="+pids,
+		"LEEWAY_API="+w.client.Base, "REDIS_URL="+w.redis.URL(),
+		"LAB_PAID_CONTROL="+paid.control, "LAB_FREE_CONTROL="+free.control,
 	)
 	here := strings.NewReplacer(
-		"localhost:8080", st.APIAddr, "localhost:9090", st.APIMetrics, "localhost:9091", st.WorkerMetrics, "localhost:9099", st.Prometheus,
-		"localhost:8001/v1", strings.TrimPrefix(st.Paid.URL, "http://"), "/etc/leeway/leeway.env", st.EnvFile, "/etc/leeway/leeway.yaml", st.Config,
+		"localhost:8080", strings.TrimPrefix(w.client.Base, "http://"), "localhost:9090", w.apiMetrics, "localhost:9091", w.workerMetrics, "localhost:9099", w.prometheus,
+		"localhost:8001/v1", strings.TrimPrefix(paid.url, "http://"), "/etc/leeway/leeway.env", envFile, "/etc/leeway/leeway.yaml", w.file,
 	)
 	run := func(script string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -88,7 +95,7 @@ func TestCommands(t *testing.T) {
 	}
 
 	// Counters of what the pages look at must exist before they look.
-	stagetest.Eventually(t, time.Minute, "jobs have run and were scraped", func() error {
+	proctest.Eventually(t, time.Minute, "jobs have run and were scraped", func() error {
 		_, err := run(`
 			curl -s localhost:9091/metrics | grep -E '^job_queue_wait_ms_count.path="paid". [1-9]'
 			for metric in job_decision_total job_queue_wait_ms_count; do
@@ -96,10 +103,17 @@ func TestCommands(t *testing.T) {
 			done`)
 		return err
 	})
-	all := pages(t)
+	all, err := filepath.Glob("../runbooks/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := 0
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		for _, m := range block.FindAllStringSubmatch(all[name], -1) {
+	for _, name := range all {
+		page, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range block.FindAllStringSubmatch(string(page), -1) {
 			n++
 			begun := time.Now()
 			out, err := run(m[1])
@@ -113,7 +127,7 @@ func TestCommands(t *testing.T) {
 				t.Errorf("%s: took %v:\n%s", name, took, m[1])
 			}
 		}
-		stagetest.Eventually(t, 20*time.Second, name+" leaves all as it was", func() error {
+		proctest.Eventually(t, 20*time.Second, name+" leaves all as it was", func() error {
 			for what, script := range map[string]string{
 				"flags":       `! leeway flags | tail -n +2 | grep -v ' config '`,
 				"pools":       `leeway pools | grep '^paid: open' && leeway pools | grep '^free: open'`,
@@ -127,15 +141,9 @@ func TestCommands(t *testing.T) {
 			return nil
 		})
 	}
-	for name, p := range map[string]*stagetest.Process{"api": st.API, "worker": st.Worker} {
-		log := p.Output()
-		if !strings.Contains(log, `"configuration reloaded"`) {
-			t.Errorf("%s was reloaded by no page", name)
-		}
-		for line := range strings.Lines(log) {
-			if strings.Contains(line, `"level":"ERROR"`) {
-				t.Errorf("%s logged %s", name, line)
-			}
+	for _, p := range []*process{w.api, w.workers[0]} { // errors fail when they are stopped
+		if !strings.Contains(p.Out.String(), `"configuration reloaded"`) {
+			t.Errorf("%s was reloaded by no page", p.name)
 		}
 	}
 	t.Logf("%d blocks of commands ran", n)

@@ -1,6 +1,6 @@
 //go:build server && accept
 
-package dashboards
+package e2e_test
 
 import (
 	"fmt"
@@ -19,11 +19,11 @@ func TestAcceptNightPredictive(t *testing.T) {
 			n.batch()
 			worst, oldest, until := 0.0, 0.0, broken.Add(60*time.Second)
 			n.wait(2*time.Minute, "60 s of it without the page", func() error {
-				alerts, err := n.Alerts()
+				alerts, err := n.alerts()
 				if err != nil {
 					t.Fatal(err)
 				}
-				if alerts[page].State == "firing" {
+				if alerts[pagingAlert].State == "firing" {
 					misses, _ := n.now(`leeway:misses:rate5m`)
 					t.Fatalf("the page fires at %v misses a second", misses)
 				}

@@ -1,11 +1,12 @@
 //go:build server
 
-package dashboards
+package e2e_test
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,40 +16,34 @@ import (
 	"testing"
 	"time"
 
-	"leeway/rehearsal/stagetest"
+	"leeway/rehearsal/proctest"
 )
 
-// TestRules runs promtool's unit tests of the rules.
-func TestRules(t *testing.T) {
-	for _, args := range [][]string{
-		{"check", "rules", rulesFile},
-		{"test", "rules", "prometheus/rules_test.yaml"},
-		{"check", "config", "prometheus/prometheus.yaml"},
-	} {
-		if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
-			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-}
-
 // The article's night in compressed time. What a job sees goes at a fifth of its
-// time, what an alert sees at a thirtieth: windows, the time a rule must hold,
-// and the half hour that makes a baseline.
+// time, what an alert sees at a thirtieth: windows and the time a rule must hold.
+// The half hour that makes a baseline goes at a sixtieth.
 const (
 	jobsFaster  = 5
 	rulesFaster = 30
 )
 
+// alertRules are those that ship with the dashboards.
+func alertRules(t *testing.T) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.FromSlash("../dashboards/prometheus/rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
 // compressed are the rules in compressed time. Each replacement must find
 // something.
 func compressed(t *testing.T) []byte {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.FromSlash(rulesFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := alertRules(t)
 	for _, r := range [][2]string{
-		{"interval: 30s", "interval: 1s"}, // so that 60 samples are a minute
+		{"interval: 30s", "interval: 500ms"}, // so that 60 samples are half a minute
 		{"[5m]", "[10s]"},
 		{"for: 5m", "for: 10s"},
 		{"> 0.02", "> 0.6"}, // six misses in a window
@@ -63,13 +58,12 @@ func compressed(t *testing.T) []byte {
 
 // night is a deployment under load whose night has begun.
 type night struct {
-	*stagetest.Stage
+	*watched
 
-	t     *testing.T
 	began time.Time
 }
 
-const page = "LeewaySpendFallsWhileMissesRise"
+const pagingAlert = "LeewaySpendFallsWhileMissesRise"
 
 // The article's numbers: the lab's, and those on the pager.
 const (
@@ -78,6 +72,7 @@ const (
 	freeCutMS             = 3_000
 	spentMS               = 4_000 // of a job's time, before it is submitted
 	slackMS               = deadlineMS - reserveMS - spentMS
+	jobMS                 = (deadlineMS - spentMS) / jobsFaster
 	pagerP99MS            = 47_000
 	pagerAgeMS            = 38_000
 )
@@ -89,34 +84,35 @@ func article(ms float64) string { return fmt.Sprintf("%.1f s", ms*jobsFaster/100
 // baseline.
 func begin(t *testing.T, policy string, recheckOff bool) *night {
 	t.Helper()
-	n := &night{t: t}
-	cut := 0
+	s := quick()
+	s.Policy, s.Budget = policy, 1_000_000_000_000
 	if policy == "seed" {
-		cut = freeCutMS / jobsFaster
+		s.FreeCutMS = freeCutMS / jobsFaster
 	}
-	n.Stage = stagetest.Start(t, "..", stagetest.Settings{
-		Policy: policy, FreeCutMS: cut, RecheckOff: recheckOff, Rules: compressed(t),
-		DeadlineMS: deadlineMS / jobsFaster, ReserveMS: reserveMS / jobsFaster, SpentMS: spentMS / jobsFaster,
-		PaidP95: paidP95MS / jobsFaster, FreeP95: freeP95MS / jobsFaster,
-		// A p95 is what nineteen of twenty stay below, the way there and back
-		// included.
-		PaidMS: paidP95MS / jobsFaster * 9 / 10, FreeMS: freeP95MS / jobsFaster * 95 / 100,
-	})
+	s.DeadlineMS, s.ReserveMS = deadlineMS/jobsFaster, reserveMS/jobsFaster
+	s.PaidP95, s.FreeP95 = paidP95MS/jobsFaster, freeP95MS/jobsFaster
+	// A p95 is what nineteen of twenty stay below, the way there and back
+	// included.
+	s.PaidMS, s.FreeMS = s.PaidP95*9/10, s.FreeP95*95/100
+	if recheckOff {
+		s.More = "lab: {recheck_off: true}\n"
+	}
+	n := &night{watched: watch(t, s, compressed(t))}
 	n.began = time.Now()
 	// 1.3 jobs a second at the article's pace.
-	n.Flood(150*time.Millisecond, n.producer)
+	n.flood(150*time.Millisecond, jobMS, producer)
 	n.wait(3*time.Minute, "a baseline", func() error { return n.holds(`leeway:spend_tokens:baseline7d`) })
 	return n
 }
 
 // producer names the n-th job's producer.
-func (n *night) producer(i int) string { return fmt.Sprintf("producer-%d", i) }
+func producer(i int) string { return fmt.Sprintf("producer-%d", i) }
 
 // batch is 02:14: paid goes while the nightly batch comes in, 8 jobs a second
 // at the article's pace.
 func (n *night) batch() {
-	n.Paid.Fault("down")
-	n.Flood(time.Second/(8*jobsFaster), n.producer)
+	n.labs["lab-paid"].fault("down", 0)
+	n.flood(time.Second/(8*jobsFaster), jobMS, producer)
 }
 
 // pager is what the article's pager says, in compressed time: the 99th
@@ -125,23 +121,15 @@ func (n *night) batch() {
 func (n *night) pager(since time.Time) (p99, ageMS float64, jobs int) {
 	n.t.Helper()
 	var took []float64
-	for _, p := range []*stagetest.Process{n.API, n.Worker} {
-		for line := range strings.Lines(p.Output()) {
-			var l struct {
-				Time    time.Time `json:"time"`
-				Msg     string    `json:"msg"`
-				Path    string    `json:"path"`
-				Elapsed float64   `json:"elapsed_ms"`
-			}
-			if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "job" && l.Path != "reject" && l.Time.After(since) {
-				took = append(took, l.Elapsed+spentMS/jobsFaster)
+	for _, p := range []*process{n.api, n.workers[0]} {
+		for _, l := range p.lines() {
+			at, err := time.Parse(time.RFC3339Nano, l["time"].(string))
+			if err == nil && l["msg"] == "job" && l["path"] != "reject" && at.After(since) {
+				took = append(took, l["elapsed_ms"].(float64)+spentMS/jobsFaster)
 			}
 		}
 	}
-	_, raw, err := stagetest.Get("http://" + n.APIAddr + "/v1/gate")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	raw := call(n.t, http.MethodGet, n.client.Base+"/v1/gate", "", "").body
 	var g struct {
 		Pools map[string]struct {
 			QueueAgeMS float64 `json:"queue_age_ms"`
@@ -160,13 +148,13 @@ func (n *night) pager(since time.Time) (p99, ageMS float64, jobs int) {
 func (n *night) wait(within time.Duration, what string, cond func() error) {
 	n.t.Helper()
 	begun := time.Now()
-	stagetest.Eventually(n.t, within, what, cond)
+	proctest.Eventually(n.t, within, what, cond)
 	n.t.Logf("%5.1f s: %s, after %.1f s", time.Since(n.began).Seconds(), what, time.Since(begun).Seconds())
 }
 
 // now is the sum of an expression's series now; false for none.
 func (n *night) now(expr string) (float64, bool) {
-	got, err := n.Ask(expr, time.Now(), time.Now())
+	got, err := n.ask(expr, time.Now(), time.Now())
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -185,13 +173,13 @@ func (n *night) holds(expr string) error {
 }
 
 // alert asks that the page be in one of the states; none is an empty one.
-func (n *night) alert(states ...string) func() error {
+func (n *night) pages(states ...string) func() error {
 	return func() error {
-		alerts, err := n.Alerts()
+		alerts, err := n.alerts()
 		if err != nil {
 			return err
 		}
-		a := alerts[page] // none: no state
+		a := alerts[pagingAlert] // none: no state
 		if slices.Contains(states, a.State) {
 			return nil
 		}
@@ -204,8 +192,8 @@ func first(v float64, _ bool) float64 { return v }
 // leeway runs the command-line tool as on-call does.
 func (n *night) leeway(args ...string) string {
 	n.t.Helper()
-	cmd := exec.CommandContext(n.t.Context(), filepath.Join(n.Bin, "leeway"), args...)
-	cmd.Env = append(os.Environ(), "LEEWAY_API=http://"+n.APIAddr)
+	cmd := exec.CommandContext(n.t.Context(), filepath.Join(n.bin, "leeway"), args...)
+	cmd.Env = append(os.Environ(), "LEEWAY_API="+n.client.Base)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		n.t.Fatalf("leeway %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -220,8 +208,9 @@ func (n *night) leeway(args ...string) string {
 // page resolves. Then every panel of every dashboard must have had something to
 // show.
 func TestNight(t *testing.T) {
+	t.Parallel()
 	n := begin(t, "seed", true)
-	if err := n.alert("")(); err != nil {
+	if err := n.pages("")(); err != nil {
 		t.Errorf("while all is well: %v", err)
 	}
 	if misses, _ := n.now(`leeway:misses:rate5m`); misses > 0 {
@@ -242,15 +231,15 @@ func TestNight(t *testing.T) {
 		t.Logf("p99 of %d jobs %s against 15 s, queue age on free %s, tokens a second %.1f of a baseline of %.1f", jobs, article(p99), article(age), spent, base)
 		return nil
 	})
-	n.wait(time.Minute, "the page pends", n.alert("pending", "firing"))
-	n.wait(time.Minute, "the page fires", n.alert("firing"))
-	alerts, err := n.Alerts()
+	n.wait(time.Minute, "the page pends", n.pages("pending", "firing"))
+	n.wait(time.Minute, "the page fires", n.pages("firing"))
+	alerts, err := n.alerts()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []string{"queue_age", "slack_at_admission", "runbook_url"} {
-		t.Logf("%s: %s", a, alerts[page].Annotations[a])
-		if v := alerts[page].Annotations[a]; v == "" || strings.Contains(v, "unknown") {
+		t.Logf("%s: %s", a, alerts[pagingAlert].Annotations[a])
+		if v := alerts[pagingAlert].Annotations[a]; v == "" || strings.Contains(v, "unknown") {
 			t.Errorf("the page carries %s %q", a, v)
 		}
 	}
@@ -275,7 +264,7 @@ func TestNight(t *testing.T) {
 		}
 		return nil
 	})
-	n.wait(time.Minute, "the page resolves", n.alert(""))
+	n.wait(time.Minute, "the page resolves", n.pages(""))
 	spentAfter, _ := n.now(`leeway:spend_tokens:rate5m`)
 	rejectsAfter, _ := n.now(`sum(rate(job_decision_total{path="reject"}[10s]))`)
 	t.Logf("rejects a second: %.1f while all is well, %.1f, then %.1f; tokens a second: %.1f, then %.1f", rejectsBefore, rejects, rejectsAfter, spent, spentAfter)
@@ -288,7 +277,7 @@ func TestNight(t *testing.T) {
 		t.Errorf("spend went from %v to %v tokens a second", spent, spentAfter)
 	}
 
-	n.Paid.Fault("")
+	n.labs["lab-paid"].fault("", 0)
 	n.leeway("flags", "clear", "ADMIT_FREE", "--reason", "paid is back")
 	n.wait(time.Minute, "spend is back", func() error { return n.holds(`leeway:spend_tokens:rate5m > leeway:spend_tokens:baseline7d / 2`) })
 
@@ -305,12 +294,29 @@ func TestNight(t *testing.T) {
 func (n *night) panels() {
 	n.t.Helper()
 	asked := 0
-	for name, f := range committed(n.t) {
-		for _, p := range f.Panels {
+	names, err := filepath.Glob("../dashboards/grafana/dashboards/*.json")
+	if err != nil || len(names) != 3 {
+		n.t.Fatalf("%v %v, want three dashboards", names, err)
+	}
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		var board struct {
+			Panels []struct {
+				Title   string
+				Targets []struct{ Expr string }
+			}
+		}
+		if err := json.Unmarshal(raw, &board); err != nil {
+			n.t.Fatalf("%s: %v", name, err)
+		}
+		for _, p := range board.Panels {
 			for _, q := range p.Targets {
 				asked++
 				expr := strings.ReplaceAll(q.Expr, "$__rate_interval", "10s")
-				got, err := n.Ask(expr, n.began, time.Now())
+				got, err := n.ask(expr, n.began, time.Now())
 				if err != nil {
 					n.t.Errorf("%s: %s: %v", name, p.Title, err)
 				} else if len(got) == 0 {
@@ -326,18 +332,14 @@ func (n *night) panels() {
 var passing = []string{
 	"job_smallest_slack_ms",   // while a job waits
 	"leeway_ledger_oldest_ms", // once a ledger has a row
-	"job_cost_micro_total",    // once a call in a configured currency is booked on a path
 }
 
 // series are the names and labels on both processes' pages.
 func (n *night) series() map[string]bool {
 	n.t.Helper()
 	out := map[string]bool{}
-	for _, addr := range []string{n.APIMetrics, n.WorkerMetrics} {
-		_, page, err := stagetest.Get("http://" + addr + "/metrics")
-		if err != nil {
-			n.t.Fatal(err)
-		}
+	for _, addr := range []string{n.apiMetrics, n.workerMetrics} {
+		page := call(n.t, http.MethodGet, "http://"+addr+"/metrics", "", "").body
 		for line := range strings.Lines(string(page)) {
 			if key, _, ok := strings.Cut(line, " "); ok && key != "#" {
 				out[key] = true
@@ -353,19 +355,14 @@ func (n *night) series() map[string]bool {
 // later are metrics that a deployment may be without, and whose notice is then
 // silent.
 var later = []string{
-	"job_cost_difference_total", // until a backend reports another cost
-	"leeway_knee_expired",       // without a measured knee
-	"webhook_deliveries_total",  // without a producer that has a webhook
+	"leeway_knee_expired",      // without a measured knee
+	"webhook_deliveries_total", // without a producer that has a webhook
 }
 
 // names checks that every metric a rule reads is on a page of some process.
 func (n *night) names() {
 	n.t.Helper()
-	raw, err := rulesFS.ReadFile(rulesFile)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`\b(?:job|leeway|webhook)_\w+\b`).FindAllString(string(raw), -1) {
+	for _, m := range regexp.MustCompile(`\b(?:job|leeway|webhook)_\w+\b`).FindAllString(string(alertRules(n.t)), -1) {
 		if err := n.holds(m); err != nil && !slices.Contains(later, m) {
 			n.t.Errorf("a rule reads %s, which no process shows", m)
 		}
