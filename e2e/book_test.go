@@ -173,6 +173,12 @@ func (d *stack) rows() []broker.SpendRow {
 	return rows
 }
 
+// ofJobs leaves out the rows of probes, which a slow machine's first bytes may
+// bring at any time.
+func ofJobs(rows []broker.SpendRow) []broker.SpendRow {
+	return slices.DeleteFunc(slices.Clone(rows), func(r broker.SpendRow) bool { return r.Class == workers.ProbeClass })
+}
+
 // balanced holds the ledgers against each other.
 func (d *stack) balanced() {
 	d.t.Helper()

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -88,7 +87,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				}
 				return nil
 			})
-			before := len(d.labs["lab-paid"].attempts())
+			before := d.labs["lab-paid"].forJobs()
 			if ran := before == 1; ran != onRecord[place] {
 				t.Errorf("%d calls were made for the job, on record: %v", before, onRecord[place])
 			}
@@ -99,7 +98,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			if v := d.waitFor(s, 20*time.Second); v.Outcome != broker.OutcomeUsable || v.Attempts != 1 || v.Answer == "" {
 				t.Errorf("the job: %+v", v)
 			}
-			if n := len(d.labs["lab-paid"].attempts()); n != 1 {
+			if n := d.labs["lab-paid"].forJobs(); n != 1 {
 				t.Errorf("%d calls in all", n)
 			}
 			// Another body under the same key is another submission.
@@ -128,12 +127,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			died(t, victim, place)
 			d.startWorker()
 			v := d.waitFor(s, 20*time.Second)
-			called := 0
-			for _, a := range d.labs["lab-paid"].attempts() {
-				if !strings.HasPrefix(a.RequestID, "probe-") {
-					called++
-				}
-			}
+			called := d.labs["lab-paid"].forJobs()
 			want := map[string][2]int{ // attempts on the books, calls made
 				faultpoint.Claimed: {1, 1}, faultpoint.Booked: {2, 1}, faultpoint.Answered: {2, 2}, faultpoint.Finished: {1, 1},
 			}[place]

@@ -95,11 +95,11 @@ func TestEmbedded(t *testing.T) {
 		}
 		checkSummary(t, s)
 	}
-	rows := d.rows()
-	if len(rows) != 2 || rows[0].Known != broker.KnownReported || rows[0].CostMicro <= 0 {
+	rows, _, pages := d.still()
+	if jobs := ofJobs(rows); len(jobs) != 2 || jobs[0].Known != broker.KnownReported || jobs[0].CostMicro <= 0 {
 		t.Errorf("spend ledger: %+v", rows)
 	}
-	for p, pg := range d.metrics() {
+	for p, pg := range pages {
 		auditShared(t, p.name, pg, rows, nil)
 	}
 	d.auditLog(rules{})

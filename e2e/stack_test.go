@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"text/template"
@@ -26,6 +27,7 @@ import (
 	"leeway/rehearsal/proctest"
 	"leeway/rehearsal/redistest"
 	"leeway/slackgate"
+	"leeway/workers"
 )
 
 // settings describe a deployment. Times are in milliseconds.
@@ -184,6 +186,17 @@ func (b *backend) pace(firstByteMS int) {
 	if r.status != http.StatusOK {
 		b.t.Fatalf("pace: %d %s", r.status, r.body)
 	}
+}
+
+// forJobs counts the attempts that were no probes.
+func (b *backend) forJobs() (n int) {
+	b.t.Helper()
+	for _, a := range b.attempts() {
+		if !strings.HasPrefix(a.RequestID, workers.ProbeClass+"-") {
+			n++
+		}
+	}
+	return n
 }
 
 // attempts is what the backend saw, oldest first.

@@ -73,9 +73,9 @@ func TestTwins(t *testing.T) {
 			t.Errorf("%+v, %v", v, err)
 		}
 	}
-	calls := len(d.labs["lab-paid"].attempts()) + len(d.labs["lab-free"].attempts())
-	if rows := d.rows(); len(rows) != 1 || calls != 1 {
-		t.Errorf("%d spend rows, %d generations", len(rows), calls)
+	calls := d.labs["lab-paid"].forJobs() + d.labs["lab-free"].forJobs()
+	if rows := ofJobs(d.rows()); len(rows) != 1 || calls != 1 {
+		t.Errorf("%d generations, spend rows %+v", calls, rows)
 	}
 	// Both replicas know the key, and that another body is another submission.
 	for _, base := range bases {
