@@ -78,9 +78,14 @@ func (c *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 // newWorker runs a worker on the gate's Redis whose backend answers after hold.
 func newWorker(t *testing.T, g *gate, slots int, hold time.Duration) (*answerer, *calls) {
 	a := &answerer{hold: hold, called: make(chan time.Time, 1<<16), ended: make(chan time.Time, 1<<16)}
+	return a, newWorkerFor(t, g, slots, a)
+}
+
+// newWorkerFor runs a worker whose backend is that handler.
+func newWorkerFor(t *testing.T, g *gate, slots int, backend http.Handler) *calls {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	srv := &http.Server{Handler: a}
+	srv := &http.Server{Handler: backend}
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	p95 := int64(g.belief.FirstByte.P95MS)
@@ -103,7 +108,7 @@ func newWorker(t *testing.T, g *gate, slots int, hold time.Duration) (*answerer,
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Stop(context.Background())) })
 	time.Sleep(200 * time.Millisecond) // its slots are seen
-	return a, counted
+	return counted
 }
 
 // dispatch is the time from a submission to an idle pool until the backend is

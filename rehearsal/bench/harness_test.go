@@ -62,6 +62,7 @@ var measures = []struct {
 	{"dispatch", dispatch},
 	{"worker", workerOverhead},
 	{"life", life},
+	{"stream", stream},
 	{"wide", widePool},
 	{"archive", archiveRate},
 	{"cluster", onCluster},
