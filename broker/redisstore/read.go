@@ -188,25 +188,28 @@ func (s *Store) Totals(ctx context.Context) (broker.Totals, error) {
 // be lost while Redis is away: readers must also look for themselves now and
 // then.
 func (s *Store) Ended(ctx context.Context) (<-chan string, func() error) {
-	return s.subscribe(ctx, "ended")
+	return s.subscribe(ctx, "ended", strings.Fields)
 }
 
 // Cancels delivers the ids of running jobs whose producer took them back.
 func (s *Store) Cancels(ctx context.Context) (<-chan string, func() error) {
-	return s.subscribe(ctx, "cancel")
+	return s.subscribe(ctx, "cancel", strings.Fields)
 }
 
-func (s *Store) subscribe(ctx context.Context, what string) (<-chan string, func() error) {
+// subscribe delivers the messages of a channel, of which one may hold several.
+func (s *Store) subscribe(ctx context.Context, what string, messages func(payload string) []string) (<-chan string, func() error) {
 	sub := s.rdb.Subscribe(ctx, s.key(what))
 	in := sub.Channel(redis.WithChannelHealthCheckInterval(10*time.Second), redis.WithChannelSendTimeout(time.Second))
 	out := make(chan string, 256)
 	go func() {
 		defer close(out)
 		for m := range in {
-			select {
-			case out <- m.Payload:
-			case <-ctx.Done():
-				return
+			for _, msg := range messages(m.Payload) {
+				select {
+				case out <- msg:
+				case <-ctx.Done():
+					return
+				}
 			}
 		}
 	}()

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
 	"leeway/broker"
 )
@@ -10,7 +11,7 @@ import (
 // News delivers the ids of jobs that a worker has claimed, or that gave their
 // first answer text, until ctx is done. As with Ended, messages can be lost.
 func (s *Store) News(ctx context.Context) (<-chan string, func() error) {
-	return s.subscribe(ctx, "news")
+	return s.subscribe(ctx, "news", strings.Fields)
 }
 
 // Relay sends answer text to the API replica that asked for it. It is lost if
@@ -31,5 +32,5 @@ func (s *Store) Relay(ctx context.Context, replica string, p *broker.Piece) erro
 // Relayed delivers the pieces that workers send to a replica, as JSON of a
 // [broker.Piece] each, until ctx is done.
 func (s *Store) Relayed(ctx context.Context, replica string) (<-chan string, func() error) {
-	return s.subscribe(ctx, "relay:"+replica)
+	return s.subscribe(ctx, "relay:"+replica, func(piece string) []string { return []string{piece} })
 }

@@ -24,7 +24,11 @@ func (s *Store) Steps(ctx context.Context, path slackgate.Path, limit int, lease
 	// Counted from here: a slow store shortens the time a job has, and never
 	// lengthens it.
 	sent := time.Now()
-	args := []any{path.String(), limit, lease.Milliseconds(), s.keepMS, s.books, s.closeByMS()}
+	claims := 0
+	for _, step := range steps {
+		claims += bit(step.Claim)
+	}
+	args := []any{path.String(), limit, lease.Milliseconds(), s.keepMS, s.books, s.closeByMS(), claims}
 	for _, step := range steps {
 		var err error
 		if args, err = s.appendStep(args, step); err != nil {

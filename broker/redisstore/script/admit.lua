@@ -73,28 +73,10 @@ local function rung_for(p, jobs)
   return lo
 end
 
--- What is written of the admitted jobs once for all of them. Nothing in this
--- script reads the ages again, and whoever counts waiting jobs or a producer's
--- has them written first.
-local put_off = {}
-local function later(key, score, member)
-  local list = put_off[key]
-  if not list then
-    list = { n = 0 }
-    put_off[key] = list
-  end
-  local n = list.n
-  list[n + 1], list[n + 2], list.n = score, member, n + 2
-end
-local function write(key)
-  local list = put_off[key]
-  if not list then return end
-  for i = 1, list.n, 1000 do redis.call('ZADD', key, unpack(list, i, math.min(i + 999, list.n))) end
-  put_off[key] = nil
-end
-
+-- What is written of the admitted jobs once for all of them (put_later). Nothing in this script reads the ages again, and
+-- whoever counts waiting jobs or a producer's has them written first.
 local function count_waiting(p, upto)
-  write(P .. ':waiting:' .. p.name)
+  write_order(P .. ':waiting:' .. p.name)
   return redis.call('ZCOUNT', P .. ':waiting:' .. p.name, '-inf', upto)
 end
 
@@ -130,7 +112,7 @@ local alive = {} -- the keys of producers' unfinished jobs among them
 
 -- the first rung on which the producer has its share already, and its jobs there; 0: none
 local function over_share(p, producer, first)
-  write(live_key(p.name, producer))
+  write_order(live_key(p.name, producer))
   local all = live_jobs(p.name, producer, now)
   for i = first, p.last do
     local level = tonumber(string.sub(p.levels, (i - 1) * const.rung_digits + 1, i * const.rung_digits))
@@ -268,8 +250,8 @@ local function look_up_quota(o)
     if not fits then o.mode = 'over' end
   end
   if quota.max_in_flight > 0 and o.mode == 'new' then
-    write(live_key('paid', producer))
-    write(live_key('free', producer))
+    write_order(live_key('paid', producer))
+    write_order(live_key('free', producer))
     o.live = live_jobs('paid', producer, now) + live_jobs('free', producer, now)
     if o.live >= quota.max_in_flight then o.mode = 'over' end
   end
@@ -357,10 +339,10 @@ local function admit(o, p, need, wait)
     redis.call('SET', P .. ':idem:' .. job.key, job.hash .. '|' .. id, 'PX', int(t.keep + head.record_extra_ms))
   end
   local live = live_key(path, producer)
-  later(P .. ':waiting:' .. path, t.urgency, member_of(seq, class, id))
-  later(P .. ':age:' .. path, now_int, id)
-  later(P .. ':age:' .. path .. ':' .. class, now_int, id)
-  later(live, t.urgency, id)
+  put_later(P .. ':waiting:' .. path, t.urgency, member_of(seq, class, id))
+  put_later(P .. ':age:' .. path, now_int, id)
+  put_later(P .. ':age:' .. path .. ':' .. class, now_int, id)
+  put_later(live, t.urgency, id)
   alive[live] = true
   p.admitted = p.admitted + 1
   if job.batch then
@@ -447,7 +429,7 @@ for i, job in ipairs(head.jobs) do
   if o.mode == 'miss' then book_late_arrival(o) end
   end_reply(o)
 end
-for key in pairs(put_off) do write(key) end
+for key in pairs(put_off) do write_order(key) end
 for id, b in pairs(batches) do
   set_lines(id, b.lines, b.ttl)
   local key = P .. ':batch:' .. id

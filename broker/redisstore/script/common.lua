@@ -39,7 +39,8 @@
 --   P:batch:<id>:lines  hash    name -> "J<path>|<job>" for a job, "R<reason>|<document>" for what was said otherwise
 --   P:batch:<id>:ended  list    names of the lines whose jobs have ended, in that order
 --   P:batches, P:batches:<producer>  stream  ids of the newest batches, of all and of one producer
---   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running
+--   P:ended, P:news, P:cancel   channels  ids of jobs that ended, were claimed or began to answer, were taken back while running;
+--                               a blank between those of one notice
 --   {<prefix>-<pool>}:tickets   channel  says that tickets were put into asynq's queue of a pool
 --   P:relay:<replica>   channel answer text on its way to the API replica that asked for it
 --   P:latency:<series>:<slice>  hash  counts of measured calls by bucket
@@ -68,34 +69,92 @@ local function now_ms()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- Sums. Between share_sums and write_sums they are kept here, so that a script which books for many jobs writes each
--- once.
-local shared
-local function share_sums() shared = {} end
+-- Writes that many jobs share. Between share_writes() and write_shared() sums, places in orders, notices and texts that are
+-- dropped are kept here, so that a script which works on many jobs writes each key once. Nothing may read them meanwhile.
+local sharing = false
+local put_off = {} -- by key: sums and ttl of a hash; puts and takes of an order, and what counts the takes
+local notices, dropped = {}, {}
 
-local function shared_sums(key)
-  shared[key] = shared[key] or { sums = {} }
-  return shared[key]
+local function put_off_at(key)
+  local of = put_off[key]
+  if not of then
+    of = { sums = {}, puts = {}, takes = {} }
+    put_off[key] = of
+  end
+  return of
 end
 
 local function add(key, field, n)
-  if not shared then return redis.call('HINCRBY', key, field, int(n)) end
-  local sums = shared_sums(key).sums
+  if not sharing then return redis.call('HINCRBY', key, field, int(n)) end
+  local sums = put_off_at(key).sums
   sums[field] = (sums[field] or 0) + n
 end
 
 local function sums_live(key, ttl)
-  if not shared then return redis.call('PEXPIRE', key, ttl) end
-  shared_sums(key).ttl = ttl
+  if not sharing then return redis.call('PEXPIRE', key, ttl) end
+  put_off_at(key).ttl = ttl
 end
 
-local function write_sums()
-  for key, of in pairs(shared) do
-    -- one that cannot be written costs no other; the check of the books finds it
-    for field, n in pairs(of.sums) do redis.pcall('HINCRBY', key, field, int(n)) end
-    if of.ttl then redis.call('PEXPIRE', key, of.ttl) end
+-- give a member its place in an order, when that is written
+local function put_later(key, score, member)
+  local puts = put_off_at(key).puts
+  puts[#puts + 1] = score
+  puts[#puts + 1] = member
+end
+
+local function put(key, score, member)
+  if not sharing then return redis.call('ZADD', key, score, member) end
+  put_later(key, score, member)
+end
+
+-- Take a member out of an order. If it was there, a key is counted up, where one is named.
+local function take(key, member, counter)
+  if sharing then
+    local of = put_off_at(key)
+    of.takes[#of.takes + 1], of.counter = member, counter
+  elseif redis.call('ZREM', key, member) == 1 and counter then
+    redis.call('INCR', counter)
   end
-  shared = nil
+end
+
+-- write what was put off of an order
+local function write_order(key)
+  local of = put_off[key]
+  if not of then return end
+  if #of.takes > 0 then
+    local n = redis.call('ZREM', key, unpack(of.takes))
+    if of.counter and n > 0 then redis.call('INCRBY', of.counter, n) end
+    of.takes = {}
+  end
+  if #of.puts > 0 then
+    for i = 1, #of.puts, 1000 do redis.call('ZADD', key, unpack(of.puts, i, math.min(i + 999, #of.puts))) end
+    of.puts = {}
+  end
+end
+
+-- tell subscribers of a job; ids that are told together have a blank between them
+local function tell(channel, id)
+  if not sharing then return redis.call('PUBLISH', channel, id) end
+  notices[channel] = notices[channel] and notices[channel] .. ' ' .. id or id
+end
+
+local function drop_text(id)
+  if not sharing then return redis.call('UNLINK', P .. ':text:' .. id) end
+  dropped[#dropped + 1] = P .. ':text:' .. id
+end
+
+local function share_writes() sharing = true end
+
+-- A key that cannot be written costs no other: the check of the books and the search for strays find it.
+local function write_shared()
+  sharing = false
+  for key, of in pairs(put_off) do
+    pcall(write_order, key)
+    for field, n in pairs(of.sums) do redis.pcall('HINCRBY', key, field, int(n)) end
+    if of.ttl then redis.pcall('PEXPIRE', key, of.ttl) end
+  end
+  if #dropped > 0 then redis.call('UNLINK', unpack(dropped)) end
+  for channel, ids in pairs(notices) do redis.call('PUBLISH', channel, ids) end
 end
 
 local function bump(field, n) add(P .. ':totals', field, n) end
@@ -174,9 +233,9 @@ end
 
 -- take a job out of the waiting order
 local function unqueue(pool, member, id, class)
-  redis.call('ZREM', P .. ':waiting:' .. pool, member)
-  redis.call('ZREM', P .. ':age:' .. pool, id)
-  redis.call('ZREM', P .. ':age:' .. pool .. ':' .. class, id)
+  take(P .. ':waiting:' .. pool, member)
+  take(P .. ':age:' .. pool, id)
+  take(P .. ':age:' .. pool .. ':' .. class, id)
 end
 
 -- put a job into the waiting order, under the place it was given at admission
@@ -188,9 +247,9 @@ end
 
 -- end a claim; a job that was not claimed frees no worker
 local function release(pool, id)
-  redis.call('ZREM', P .. ':started:' .. pool, id)
-  redis.call('ZREM', P .. ':silent:' .. pool, id)
-  if redis.call('ZREM', P .. ':running:' .. pool, id) == 1 then redis.call('INCR', P .. ':released:' .. pool) end
+  take(P .. ':started:' .. pool, id)
+  take(P .. ':silent:' .. pool, id)
+  take(P .. ':running:' .. pool, id, P .. ':released:' .. pool)
 end
 
 local function released(pool)
@@ -243,7 +302,7 @@ local function add_live(pool, producer, id, urgency)
   redis.call('ZREMRANGEBYSCORE', live_key(pool, producer), '-inf', int(now_ms() - live_after))
 end
 
-local function drop_live(pool, producer, id) redis.call('ZREM', live_key(pool, producer), id) end
+local function drop_live(pool, producer, id) take(live_key(pool, producer), id) end
 
 -- How many there are, or how many of them are due before an instant. It writes
 -- nothing: a write that needs no memory, ahead of an admission's, would have a
@@ -406,7 +465,7 @@ end
 -- as JSON; the rest feeds the sums.
 local function settle(a, books)
   if redis.call('HDEL', P .. ':spend:open', a.key) == 0 then return false end
-  redis.call('ZREM', P .. ':spend:due', a.key)
+  take(P .. ':spend:due', a.key)
   local id = append('spend', books, 'row', a.row)
   local spent = 0
   if a.priced then spent = a.input + a.output end
@@ -556,7 +615,7 @@ local function end_job(id, r, now, o)
     'queue_wait', int(waited), 'details', o.details, 'answer_until', int(now + tonumber(o.keep_ms)) }
   redis.call('HSET', P .. ':job:' .. id, unpack(ended))
   redis.call('PEXPIRE', P .. ':job:' .. id, o.keep_ms)
-  redis.call('UNLINK', P .. ':text:' .. id)
+  drop_text(id)
   bump('outcome:' .. pool .. ':' .. o.outcome, 1)
   if r.batch then end_line(r.batch, o.outcome) end
   to_be_told(id, r, now)
@@ -568,7 +627,7 @@ local function end_job(id, r, now, o)
       'cause', o.cause, 'at_ms', int(now), 'deadline_at_ms', r.deadline, 'admission', r.admission or '{}',
       'queue_wait_ms', int(waited), 'first_byte_ms', o.first_byte_ms, 'late_by_ms', int(math.max(0, now - due)) })
   end
-  redis.call('PUBLISH', P .. ':ended', id)
+  tell(P .. ':ended', id)
   for _, x in ipairs(ended) do r.flat[#r.flat + 1] = x end
   return r.flat
 end
@@ -593,11 +652,12 @@ local function end_lost(pool, member, class, id, now, books)
   release(pool, id)
   settle_unknown(id, most_attempts, now, books)
   unreserve(id)
-  redis.call('UNLINK', P .. ':text:' .. id, P .. ':job:' .. id)
+  drop_text(id)
+  redis.call('UNLINK', P .. ':job:' .. id)
   bump('outcome:' .. pool .. ':failed', 1)
   book_miss(pool, class, '', '', 'record_lost', books, {
     'job_id', id, 'path', pool, 'class', class, 'producer', '', 'outcome', 'failed',
     'cause', 'record_lost', 'at_ms', int(now), 'deadline_at_ms', '0', 'admission', '{}',
     'queue_wait_ms', '0', 'first_byte_ms', '-1', 'late_by_ms', '0' })
-  redis.call('PUBLISH', P .. ':ended', id)
+  tell(P .. ':ended', id)
 end

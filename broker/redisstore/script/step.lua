@@ -1,12 +1,12 @@
 -- Steps of slots of one pool, each for itself and in their order: between two calls of a backend a slot has one job end
 -- and claims the next. See broker.Step.
--- ARGV: pool, pool limit, lease_ms, keep_ms, books, close_by_ms, then of each step its name, how many arguments it has,
+-- ARGV: pool, pool limit, lease_ms, keep_ms, books, close_by_ms, how many claims there are, then of each step its name, how many arguments it has,
 -- and those.
 -- Returns {now}, and of each step the length of its reply and that; or -1, and why it failed.
 never_refused()
-share_sums()
+share_writes()
 local pool, limit, lease, keep, books = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
-local close_by = tonumber(ARGV[6])
+local close_by, claims = tonumber(ARGV[6]), tonumber(ARGV[7])
 local now = now_ms()
 
 -- A step is a function of its first and its last argument, and returns a list.
@@ -16,9 +16,9 @@ local steps = {}
 function steps.answers(i)
   local id = ARGV[i]
   if redis.call('HGET', P .. ':job:' .. id, 'fence') == ARGV[i + 1] then
-    redis.call('ZREM', P .. ':silent:' .. pool, id)
+    take(P .. ':silent:' .. pool, id)
     redis.call('HSET', P .. ':job:' .. id, 'first_byte_at', int(now - ARGV[i + 2]))
-    redis.call('PUBLISH', P .. ':news', id)
+    tell(P .. ':news', id)
   end
   return {}
 end
@@ -46,6 +46,7 @@ end
 -- Returns the job as it ended: its id, and its record as a list after its length; also when this very claim had
 -- committed before. Nothing when fenced; a fenced caller still settles its own spend rows.
 local ended, failed = {}, {} -- jobs that did, and those whose step broke off
+local came_free, taken = 0, 0 -- slots, in this call
 function steps.finish(i, last)
   local id, fence, outcome, cause, reason = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
   local settled = 0
@@ -57,6 +58,7 @@ function steps.finish(i, last)
   if r.state ~= 'done' and r.state ~= 'running' then return {} end
   ended[id] = true
   if r.state == 'done' then return tell_end({}, id, r.flat) end
+  came_free = came_free + 1
   -- a cancel that arrived in time wins over whatever else the attempt came to
   if r.cancel == '1' and outcome ~= 'usable' then outcome, cause, reason = 'cancelled', '', '' end
   if ARGV[i + 8] ~= '' then redis.call('SET', P .. ':answer:' .. id, ARGV[i + 8], 'PX', keep) end
@@ -84,6 +86,21 @@ end
 -- how many jobs without a text ended, of each its id and its record as a list after its length, and after their length
 -- class and id of jobs whose record is gone; with 'job' then what job_of has.
 local given = 0 -- bytes of texts
+
+-- The most urgent waiting job that this call has not looked at yet, or nil. Who is looked at is taken out of the order,
+-- when that is written.
+local ahead, looked_at = {}, 0
+local function most_urgent()
+  if looked_at == #ahead then
+    for _, member in ipairs(redis.call('ZRANGE', P .. ':waiting:' .. pool, looked_at, looked_at + claims - 1)) do
+      ahead[#ahead + 1] = member
+    end
+  end
+  if looked_at == #ahead then return nil end
+  looked_at = looked_at + 1
+  return ahead[looked_at]
+end
+
 local function job_of(id, r, fence, text)
   given = given + #text
   return { id, fence, tonumber(r.offers or '0'), tonumber(r.attempts or '0'),
@@ -108,9 +125,10 @@ function steps.claim(i)
     local r, text = id and record(id), id and redis.call('GET', P .. ':text:' .. id)
     if r and text and r.state == 'running' and r.fence == fence then return reply('job', job_of(id, r, tonumber(fence), text)) end
   end
-  if redis.call('ZCARD', P .. ':running:' .. pool) >= slots then return reply('full', {}) end
+  local running = once('running', function() return redis.call('ZCARD', P .. ':running:' .. pool) end)
+  if running - came_free + taken >= slots then return reply('full', {}) end
   for _ = 1, 16 do
-    local member = redis.call('ZRANGE', P .. ':waiting:' .. pool, 0, 0)[1]
+    local member = most_urgent()
     if not member then return reply('none', {}) end
     local class, id = split(member)
     local r = record(id)
@@ -127,15 +145,16 @@ function steps.claim(i)
       unmade[#unmade + 1] = id
     else
       unqueue(pool, member, id, r.class)
-      redis.call('ZADD', P .. ':running:' .. pool, lapse(now, lease, tonumber(r.deadline), close_by), id)
-      redis.call('ZADD', P .. ':started:' .. pool, int(now), id)
-      redis.call('ZADD', P .. ':silent:' .. pool, int(now), id)
+      put(P .. ':running:' .. pool, lapse(now, lease, tonumber(r.deadline), close_by), id)
+      put(P .. ':started:' .. pool, int(now), id)
+      put(P .. ':silent:' .. pool, int(now), id)
+      taken = taken + 1
       -- never one that was given before, even if the store has lost its last second
       local fence = math.max(tonumber(r.fence or '0') + 1, now)
       redis.call('HSET', P .. ':job:' .. id, 'fence', int(fence), 'state', 'running',
         'queue_wait', int(math.max(0, now - tonumber(r.accepted))))
-      redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') -- of an earlier claim
-      redis.call('PUBLISH', P .. ':news', id)
+      if r.first_byte_at or r.graced then redis.call('HDEL', P .. ':job:' .. id, 'first_byte_at', 'graced') end -- of an earlier claim
+      tell(P .. ':news', id)
       if ended[before] then redis.call('HSET', P .. ':job:' .. before, 'successor', id .. ' ' .. int(fence)) end
       return reply('job', job_of(id, r, fence, text))
     end
@@ -144,7 +163,7 @@ function steps.claim(i)
 end
 
 local out = { int(now) }
-local i = 7
+local i = 8
 while i <= #ARGV do
   local step, n = steps[ARGV[i]], tonumber(ARGV[i + 1])
   local ok, reply = pcall(step, i + 2, i + 1 + n)
@@ -158,5 +177,5 @@ while i <= #ARGV do
   end
   i = i + 2 + n
 end
-write_sums()
+write_shared()
 return out
