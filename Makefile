@@ -106,9 +106,15 @@ soak: chaos ## the same for thirty minutes
 bench: setup ## ratios against a bare enqueue and against echo alone, on a real Redis, some minutes (JSON=file RUN=admission ROUNDS=7)
 	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 30m -run 'TestBench/^($(RUN))$$' -rounds $(ROUNDS) $(if $(JSON),-report $(abspath $(JSON)))
 
+JOBS ?= 1000000
+
+.PHONY: many
+many: setup ## a million jobs through one Redis to their end (JOBS=n): the rate from first to last, and what is left of them; some ten minutes
+	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -timeout 60m -run '^TestMany$$' -v -jobs $(JOBS)
+
 .PHONY: bench-check
 bench-check: setup ## the cheap ones of them against their floors, by ratio; about a minute
-	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -run 'TestBench/^(decision|admission|reject|memory|life)$$' -rounds 3 -slice 300ms -floors floors.json
+	cd rehearsal/bench && $(STATIC) $(GO) test -tags bench -count=1 -run 'TestBench/^(decision|admission|reject|memory|life|start)$$' -rounds 3 -slice 300ms -floors floors.json
 
 .PHONY: microbench
 microbench: ## every Go benchmark with its allocations (BENCH=regexp PKG=./slackgate/...)

@@ -342,7 +342,7 @@ func (c *conn) post(request []byte) (status, length int, err error) {
 }
 
 func request(path, media, body string) []byte {
-	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", path, media, len(body), body)
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", path, media, len(body), body)
 }
 
 func submission(deadline time.Duration) string {
@@ -353,8 +353,11 @@ func submission(deadline time.Duration) string {
 func httpAdmissions(t *testing.T, r *Report) {
 	a := newAPI(t, 1000, 10)
 	req := request("/v1/jobs", "application/json", submission(longDeadline))
-	_, answer, err := dial(t, a.addr).post(req)
+	status, answer, err := dial(t, a.addr).post(req)
 	must(t, err)
+	if status != http.StatusAccepted {
+		t.Fatalf("the API answers %d", status)
+	}
 	bare := serveEcho(t, answer)
 	for _, callers := range []int{16, 128} {
 		r.Measures = append(r.Measures, a.turns(fmt.Sprintf("admission through HTTP / echo alone, %d callers", callers),

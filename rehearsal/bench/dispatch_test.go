@@ -82,7 +82,7 @@ func newWorker(t *testing.T, g *gate, slots int, hold time.Duration) (*answerer,
 }
 
 // newWorkerFor runs a worker whose backend is that handler.
-func newWorkerFor(t *testing.T, g *gate, slots int, backend http.Handler) *calls {
+func newWorkerFor(t *testing.T, g *gate, slots int, backend http.Handler, change ...func(*config.Config)) *calls {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	srv := &http.Server{Handler: backend}
@@ -98,6 +98,9 @@ func newWorkerFor(t *testing.T, g *gate, slots int, backend http.Handler) *calls
 	}}}
 	cfg.Pools.Free.Limit = 0
 	cfg.Classes = config.Classes{"summary": {Prefer: config.PaidOnly}}
+	for _, f := range change {
+		f(cfg)
+	}
 	must(t, cfg.Complete())
 	rdb, err := storetest.Client(g.redis.URL(), 5*time.Second)
 	must(t, err)
