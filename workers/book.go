@@ -33,7 +33,7 @@ func (r *jobRun) newRow(call *attempt.Call) broker.SpendRow {
 		JobID: c.ID, Attempt: call.Number, Path: c.Path, Class: c.Class, Producer: c.Producer,
 		Backend: call.Backend, Model: call.Model, Currency: call.Price.Currency, PriceVersion: call.Price.Version,
 		Priced: !call.Price.Free(), MaxCostMicro: call.LargestCostMicro,
-		MaxInputTokens: call.InputTokens, MaxOutputTokens: int64(c.MaxOutputTokens),
+		MaxInputTokens: call.InputTokens, MaxOutputTokens: call.OutputLimit,
 	}
 }
 
@@ -48,7 +48,7 @@ func (r *jobRun) settledRow(a *attempt.Attempt) broker.SpendRow {
 	}
 	if row.Known == broker.KnownUnknown {
 		// What was seen is a lower bound. It stays charged at its largest.
-		row.OutputTokens = max(row.OutputTokens, int64(r.claim.MaxOutputTokens))
+		row.OutputTokens = max(row.OutputTokens, row.MaxOutputTokens)
 		row.CostMicro = max(row.CostMicro, row.MaxCostMicro)
 	}
 	if row.CostDiffers() {

@@ -41,7 +41,7 @@ func TestSpendRow(t *testing.T) {
 	opened := func(change func(*broker.SpendRow)) broker.SpendRow {
 		row := broker.SpendRow{
 			JobID: "j", Attempt: 3, Path: slackgate.Paid, Class: "summary", Producer: "p", Backend: "b", Model: "m",
-			Currency: "USD", PriceVersion: "2", Priced: true, OpenedAtMS: 1234, MaxCostMicro: 250, MaxOutputTokens: 100,
+			Currency: "USD", PriceVersion: "2", Priced: true, OpenedAtMS: 1234, MaxCostMicro: 250, MaxOutputTokens: 130,
 		}
 		change(&row)
 		return row
@@ -78,7 +78,7 @@ func TestSpendRow(t *testing.T) {
 				Reason: backend.ReasonFirstByte,
 			},
 			opened(func(r *broker.SpendRow) {
-				r.Usage, r.CostMicro, r.Result = tokens(50, 100, broker.KnownUnknown), 250, "first_byte"
+				r.Usage, r.CostMicro, r.Result = tokens(50, 130, broker.KnownUnknown), 250, "first_byte"
 			}), "",
 		},
 		{
@@ -147,7 +147,7 @@ func TestSpendRow(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, log := logged()
-			call := attempt.Call{Number: 3, Backend: "b", Model: "m", Price: tt.price, LargestCostMicro: 250}
+			call := attempt.Call{Number: 3, Backend: "b", Model: "m", Price: tt.price, OutputLimit: 130, LargestCostMicro: 250}
 			r.open = r.newRow(&call)
 			if r.open.Priced == tt.price.Free() {
 				t.Errorf("priced before the call: %v", r.open.Priced)

@@ -122,6 +122,10 @@ func (r *jobRun) hooks(ctx context.Context) attempt.Hooks {
 		After: func(a attempt.Attempt) {
 			r.settled = append(r.settled, r.settledRow(&a))
 			r.samples = append(r.samples, callSamples(&a)...)
+			if a.Advice != "" {
+				r.Log.Warn("a backend's options or its class's are wrong", "backend", a.Backend, "class", r.claim.Class, "job_id", r.claim.ID,
+					"reason", string(a.Reason), "advice", a.Advice)
+			}
 		},
 		FirstByte: func() {
 			if r.note != nil {
@@ -147,7 +151,7 @@ func (r *jobRun) job(ctx context.Context) attempt.Job {
 		system += "\n\n" + c.Instruction
 	}
 	return attempt.Job{
-		ID: c.ID, System: system, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens,
+		ID: c.ID, System: system, Text: c.Text, MaxOutputTokens: c.MaxOutputTokens, Class: c.Class,
 		Left:          time.Duration(c.DeadlineAtMS-c.NowMS)*time.Millisecond - time.Since(c.ClaimedAt),
 		Reserve:       time.Duration(c.ReserveMS) * time.Millisecond,
 		FirstByteOnly: c.FirstByteOnly,

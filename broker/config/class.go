@@ -82,7 +82,20 @@ type Class struct {
 	// producers together, in micro-units. Left out: no cap.
 	BudgetMicroPerDay *int64 `yaml:"budget_micro_per_day"`
 
+	// Options go before those of the backends that its jobs are sent to.
+	Options Options `yaml:"options"`
+
 	promptBytes int64 // of the system prompt
+}
+
+// Class is the class of a name; the default class for one that has left the
+// configuration.
+func (c *Config) Class(name string) Class {
+	class, ok := c.Classes[name]
+	if !ok {
+		class = c.Classes[c.DefaultClass]
+	}
+	return class
 }
 
 // SystemPromptBytes is how long the system prompt is.

@@ -146,6 +146,13 @@ func TestBounds(t *testing.T) {
 		{"pools.paid.backends[0].stall_ms", fmt.Sprintf(oneBackend, "stall_ms: %d"), 100, 600_000},
 		{"pools.paid.backends[0].limit", fmt.Sprintf(oneBackend, "limit: %d"), 1, MaxSlots},
 		{"pools.paid.backends[0].price.input_micro_per_mtok", fmt.Sprintf(oneBackend, "price: {input_micro_per_mtok: %d}"), 0, MaxPriceMicroPerMTok},
+		{"pools.paid.backends[0].options.reasoning_tokens", fmt.Sprintf(oneBackend, "options: {reasoning_tokens: %d}"), 0, MaxReasoningTokens},
+		{"classes.summary.options.reasoning_tokens", "classes: {summary: {options: {reasoning_tokens: %d}}}", 0, MaxReasoningTokens},
+		{"classes.summary.options.reasoning_budget", "classes: {summary: {options: {reasoning_budget: %d}}}", MinReasoningBudget, MaxReasoningTokens},
+		{
+			"pools.paid.backends[0].options.reasoning_budget",
+			fmt.Sprintf(oneBackend, "protocol: anthropic, options: {reasoning_tokens: 4096, reasoning_budget: %d}"), MinReasoningBudget, 4096,
+		},
 		{"pools.paid.backends[0].price.output_micro_per_mtok", fmt.Sprintf(oneBackend, "price: {output_micro_per_mtok: %d}"), 0, MaxPriceMicroPerMTok},
 	} {
 		check := func(v int64, good bool) {
@@ -211,7 +218,8 @@ func TestBackendDefaults(t *testing.T) {
 	b := c.Pools.Free.Backends[0]
 	want := Backend{
 		Name: "b", Protocol: "openai", URL: "https://h/v1", Model: "m", FirstByteP95MS: 900, Limit: 3, StallMS: 10_000,
-		Price: Price{Currency: "USD", Version: "1"},
+		Options: BackendOptions{LimitField: "max_tokens"},
+		Price:   Price{Currency: "USD", Version: "1"},
 	}
 	if !reflect.DeepEqual(b, want) {
 		t.Errorf("%+v, want %+v", b, want)
@@ -381,6 +389,8 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(doc)
 	}
+	f.Add([]byte("pools: {paid: {backends: [{name: b, url: 'http://h/v1', model: m, options: {limit_field: max_completion_tokens, temperature: 0.5, stop: [a], body: {x: {y: [1, 2.5]}}}}]}}\n" +
+		"classes: {summary: {options: {reasoning_effort: low, reasoning_tokens: 100, seed: 1}}}\n"))
 	f.Add([]byte("classes: {summary: {prefer: free-first, success: first_byte}, nightly: {deadline_ms: 600000}}\ngate: {policy: seed}\n"))
 	f.Fuzz(func(t *testing.T, doc []byte) {
 		c, err := Parse(doc)

@@ -71,7 +71,11 @@ func (b *Backend) KneeOutOfDate(now time.Time) string {
 // model. It cannot see other hardware behind the same address, which is why a
 // measurement expires.
 func (b *Backend) Fingerprint() string {
-	sum := sha256.Sum256([]byte(b.Protocol + "\x00" + strings.TrimRight(b.URL, "/") + "\x00" + b.Model))
+	at := b.Protocol + "\x00" + strings.TrimRight(b.URL, "/") + "\x00" + b.Model
+	if b.Options.Path != "" {
+		at += "\x00" + b.Options.Path
+	}
+	sum := sha256.Sum256([]byte(at))
 	return hex.EncodeToString(sum[:6])
 }
 

@@ -47,9 +47,17 @@ type Backend struct {
 	Model string `yaml:"model"`
 	// KeyEnv and KeyFile name where the API key is; the key itself never
 	// stands in this file.
-	KeyEnv  string            `yaml:"key_env"`
-	KeyFile string            `yaml:"key_file"`
+	KeyEnv  string `yaml:"key_env"`
+	KeyFile string `yaml:"key_file"`
+	// KeyHeader is the header in which the key is sent, as it is: api-key with
+	// Azure. Defaults to the protocol's own: Authorization with Bearer before the
+	// key, or X-Api-Key with anthropic.
+	KeyHeader string `yaml:"key_header"`
+	// Headers are sent with every call, as a gateway may want. Not those that hold
+	// a key or that the client sets itself.
 	Headers map[string]string `yaml:"headers"`
+	// Options are what is asked of it besides an answer.
+	Options BackendOptions `yaml:"options"`
 	// FirstByteP95MS is the backend's own declared p95. Defaults to the pool's.
 	FirstByteP95MS int64 `yaml:"first_byte_p95_ms"`
 	// Limit bounds the calls in flight. 0: the pool's limit.

@@ -100,6 +100,12 @@ func (c *Config) read(r io.Reader) error {
 // checkLiterals refuses what the decoder would read as something else, and takes
 // out limits that are to be measured.
 func (c *Config) checkLiterals(body ast.Node) error {
+	// An alias is written out where it stands, and of aliases there, many times.
+	for _, n := range ast.Filter(ast.AliasType, body) {
+		if inBody(n) {
+			return broker.Fieldf(pathOf(n), "must not hold an alias")
+		}
+	}
 	// A key without a value would put zero in the place of its defaults.
 	for _, n := range ast.Filter(ast.NullType, body) {
 		return broker.Fieldf(pathOf(n), "has no value: leave the key out to keep the default")
@@ -107,7 +113,7 @@ func (c *Config) checkLiterals(body ast.Node) error {
 	for _, n := range ast.Filter(ast.MappingValueType, body) {
 		v := n.(*ast.MappingValueNode) //nolint:forcetypeassert // what the filter asked for
 		key := v.Key.String()
-		if c.takeMeasured(v) {
+		if c.takeMeasured(v) || inBody(v.Value) {
 			continue
 		}
 		for _, n := range elements(v.Value) {
@@ -126,6 +132,10 @@ func (c *Config) checkLiterals(body ast.Node) error {
 
 // wholeTypes are the nodes that may hold a whole number.
 var wholeTypes = []ast.NodeType{ast.IntegerType, ast.AliasType, ast.AnchorType, ast.TagType}
+
+// inBody reports whether a node belongs to the fields of a request, which are the
+// backend's and not this file's.
+func inBody(n ast.Node) bool { return strings.Contains(n.GetPath()+".", ".options.body.") }
 
 func pathOf(n ast.Node) string { return strings.TrimPrefix(n.GetPath(), "$.") }
 

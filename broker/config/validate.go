@@ -3,10 +3,12 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -33,7 +35,7 @@ func (c *Config) Complete() error {
 	if len(c.Classes) == 0 {
 		c.Classes = Classes{c.DefaultClass: {}}
 	}
-	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.checkAccess, c.checkLab, c.completeProducers, c.checkShards}
+	steps := []func() error{c.completeTop, c.completePools, c.completeClasses, c.checkOptions, c.checkAccess, c.checkLab, c.completeProducers, c.checkShards}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
@@ -161,7 +163,7 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 		oneOf(at+".protocol", b.Protocol, Protocols...),
 		checkf(web, at+".url", "must be an http or https URL"),
 		checkf(u.User == nil, at+".url", "must not hold credentials: use key_env or key_file"),
-		checkf(u.RawQuery == "" && u.Fragment == "", at+".url", "must not have a query or a fragment"),
+		checkf(u.RawQuery == "" && u.Fragment == "", at+".url", "must not have a query or a fragment: use options.query"),
 		checkf(b.Model != "", at+".model", "is missing"),
 		checkf(b.KeyEnv == "" || b.KeyFile == "", at+".key_env", "set key_env or key_file, not both"),
 		b.Knee.complete(at+".knee"),
@@ -169,15 +171,39 @@ func (b *Backend) complete(p *Pool, at string, seen map[string]bool) error {
 		within(at+".first_byte_p95_ms", b.FirstByteP95MS, 1, MaxDeadlineMS),
 		within(at+".stall_ms", b.StallMS, 100, 600_000),
 		within(at+".limit", b.Limit, 1, MaxSlots),
+		checkKeyHeader(at+".key_header", b),
 		checkHeaders(at+".headers", b.Headers),
+		b.Options.complete(at+".options", b.Protocol),
+	)
+}
+
+// keyHeaders hold keys; ownHeaders are set by the client or belong to the
+// connection.
+var (
+	keyHeaders = []string{"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
+	ownHeaders = []string{
+		"host", "content-length", "content-type", "content-encoding", "accept", "accept-encoding", "x-request-id", "idempotency-key", "expect",
+		"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", // of one hop
+	}
+)
+
+func checkKeyHeader(at string, b *Backend) error {
+	h := strings.ToLower(b.KeyHeader)
+	return cmp.Or(
+		checkf(h == "" || httpguts.ValidHeaderFieldName(h), at, "%.64q cannot be a header's name", h),
+		checkf(!slices.Contains(ownHeaders, h), at, "%q is set by Leeway itself", h),
+		checkf(h == "" || b.KeyEnv != "" || b.KeyFile != "", at, "is of no use without key_env or key_file"),
 	)
 }
 
 // checkHeaders refuses what cannot be sent as headers. An error never shows a
 // value: it may be a secret.
 func checkHeaders(at string, headers map[string]string) error {
-	for name, value := range headers {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		value, lower := headers[name], strings.ToLower(name)
 		if err := cmp.Or(
+			checkf(!slices.Contains(keyHeaders, lower), at+"."+name, "holds a key: use key_env or key_file, and key_header"),
+			checkf(!slices.Contains(ownHeaders, lower), at+"."+name, "is set by Leeway itself"),
 			checkf(httpguts.ValidHeaderFieldName(name), at, "%.64q cannot be a header's name", name),
 			checkf(httpguts.ValidHeaderFieldValue(value), at+"."+name, "cannot be sent: it has a line break or another control character"),
 		); err != nil {

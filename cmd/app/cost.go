@@ -16,13 +16,10 @@ const joints = 8
 
 // largestCost is the most that a job may cost on the paid pool, in micro-units:
 // every attempt that may be made for one claim of it, each at the dearest
-// backend and at the dearest price in force until the deadline. nowMS is the
-// store's clock.
+// backend, what is kept for reasoning there included, and at the dearest price in
+// force until the deadline. nowMS is the store's clock.
 func largestCost(cfg *config.Config, size admission.Size, nowMS int64) int64 {
-	class, ok := cfg.Classes[size.Class]
-	if !ok {
-		class = cfg.Classes[cfg.DefaultClass]
-	}
+	class := cfg.Class(size.Class)
 	input := backend.EstimateTokens(class.SystemPromptBytes() + size.TextBytes + joints)
 	now := time.UnixMilli(nowMS)
 	if nowMS == 0 { // the store has not been heard of yet
@@ -31,8 +28,10 @@ func largestCost(cfg *config.Config, size admission.Size, nowMS int64) int64 {
 	until := now.Add(ms(size.LeftMS))
 	var dearest int64
 	for i := range cfg.Pools.Paid.Backends {
-		for _, p := range cfg.Pools.Paid.Backends[i].PricesWithin(now, until) {
-			dearest = max(dearest, backend.Price(*p).LargestCostMicro(input, size.MaxOutputTokens))
+		b := &cfg.Pools.Paid.Backends[i]
+		options := backend.Options(cfg.OptionsFor(size.Class, b))
+		for _, p := range b.PricesWithin(now, until) {
+			dearest = max(dearest, backend.Price(*p).LargestCostMicro(input, size.MaxOutputTokens, options.Allowance()))
 		}
 	}
 	if dearest > slackgate.MaxBudgetMicro/attempt.MaxAttempts {

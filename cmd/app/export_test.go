@@ -18,7 +18,7 @@ const DispatchPolls = dispatchPolls
 
 // CanCall makes a caller of a backend, as a worker does.
 func CanCall(b *config.Backend) error {
-	_, err := (&Worker{}).caller(b)
+	_, err := NewClient(b, nil)
 	return err
 }
 

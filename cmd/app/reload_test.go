@@ -64,18 +64,24 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 
 // What configuration accepts of a backend, the worker can make a caller of.
 func FuzzBackendCanBeCalled(f *testing.F) {
-	f.Add("http://127.0.0.1:8000/v1", "model", "X-Team", "nightly")
-	f.Add("http://127.0.0.1:8000/v1?api-version=1", "model", "", "")
-	f.Add("http://127.0.0.1:8000/v1#top", "model", "", "")
-	f.Add("http://u:p@127.0.0.1", "m", "", "")
-	f.Add("http://127.0.0.1", "m", "Bad Name", "x")
-	f.Add("http://127.0.0.1", "m", "\u00e4", "x")
-	f.Add("http://127.0.0.1", "m", "X-Team", "two\r\nlines")
-	f.Fuzz(func(t *testing.T, url, model, header, value string) {
+	f.Add("http://127.0.0.1:8000/v1", "model", "X-Team", "nightly", "/deployments/d/chat/completions", "api-version", "2024-10-21")
+	f.Add("http://127.0.0.1:8000/v1?api-version=1", "model", "", "", "", "", "")
+	f.Add("http://127.0.0.1:8000/v1#top", "model", "", "", "", "", "")
+	f.Add("http://u:p@127.0.0.1", "m", "", "", "", "", "")
+	f.Add("http://127.0.0.1", "m", "Bad Name", "x", "", "", "")
+	f.Add("http://127.0.0.1", "m", "\u00e4", "x", "", "", "")
+	f.Add("http://127.0.0.1", "m", "X-Team", "two\r\nlines", "", "", "")
+	f.Add("http://127.0.0.1", "m", "", "", "//elsewhere/%2e%2e", "a", "b&c=d#")
+	f.Add("http://127.0.0.1", "m", "", "", "/%zz\x7f", "a b", "")
+	f.Fuzz(func(t *testing.T, url, model, header, value, path, field, query string) {
 		cfg := config.Default()
 		b := config.Backend{Name: "b", URL: url, Model: model}
 		if header != "" {
 			b.Headers = map[string]string{header: value}
+		}
+		b.Options.Path = path
+		if field != "" {
+			b.Options.Query = map[string]string{field: query}
 		}
 		cfg.Pools.Paid.Backends = []config.Backend{b}
 		if err := cfg.Complete(); err != nil {

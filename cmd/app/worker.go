@@ -100,13 +100,14 @@ func (w *Worker) newPool(cfg *config.Config, path slackgate.Path) (*workers.Pool
 	rc := attempt.Config{Share: pool.FirstByteShare, Cap: ms(pool.FirstByteCapMS), Overrun: labOverrun(cfg)}
 	for i := range pool.Backends {
 		b := &pool.Backends[i]
-		caller, err := w.caller(b)
+		caller, err := NewClient(b, w.transport)
 		if err != nil {
 			return nil, err
 		}
 		callers = append(callers, caller)
 		rc.Backends = append(rc.Backends, attempt.Backend{
 			Caller: caller, P95: ms(b.FirstByteP95MS), Price: func() backend.Price { return backend.Price(*b.PriceAt(w.now())) },
+			Options:     func(class string) backend.Options { return backend.Options(w.config().OptionsFor(class, b)) },
 			MaxInFlight: b.Limit,
 		})
 	}
@@ -174,13 +175,9 @@ func (w *Worker) unmeasured(path slackgate.Path, idle bool) bool {
 	return closed
 }
 
-// prompt is the system prompt of a class; that of the default class for jobs
-// whose class has left the configuration.
+// prompt is the system prompt of a class.
 func (w *Worker) prompt(class string) string {
-	c, ok := w.config().Classes[class]
-	if !ok {
-		c = w.config().Classes[w.config().DefaultClass]
-	}
+	c := w.config().Class(class)
 	system, err := c.SystemPrompt()
 	if err != nil { // checked when the configuration was read
 		w.log.Error("prompt cannot be made", "class", class, "error", err)
@@ -188,7 +185,10 @@ func (w *Worker) prompt(class string) string {
 	return system
 }
 
-func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
+// NewClient returns a client for a configured backend, with the key that its
+// configuration names. A nil transport is one of the client's own. The backend's
+// [config.Options] are the caller's to put into each request.
+func NewClient(b *config.Backend, transport http.RoundTripper) (*backend.Client, error) {
 	key, err := b.Key()
 	if err != nil {
 		return nil, err
@@ -199,13 +199,18 @@ func (w *Worker) caller(b *config.Backend) (*backend.Client, error) {
 	}
 	c, err := backend.New(backend.Config{
 		Name: b.Name, Protocol: backend.Protocol(b.Protocol), BaseURL: b.URL, Model: b.Model,
-		Key: backend.Secret(key), Headers: headers, Stall: ms(b.StallMS), Transport: w.transport,
+		Key: backend.Secret(key), KeyHeader: b.KeyHeader, Headers: headers, Stall: ms(b.StallMS), Transport: transport,
+		Path: b.Options.Path, Query: b.Options.Query, Body: b.Options.Body, LimitField: b.Options.LimitField,
+		NoStream: off(b.Options.Stream), NoStreamUsage: off(b.Options.StreamUsage),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("backend %s: %w", b.Name, err)
 	}
 	return c, nil
 }
+
+// off reports whether a switch that is on by default was turned off.
+func off(v *bool) bool { return v != nil && !*v }
 
 // fallbackEnabled reads the flag for a class as it stood at a claim.
 func (w *Worker) fallbackEnabled(ctx context.Context, c *broker.Claim) bool {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"leeway/broker/config"
+	"leeway/cmd/app"
 	"leeway/workers/backend"
 	"leeway/workers/knee"
 )
@@ -97,22 +98,14 @@ func (c *kneeCmd) Run(ctx context.Context, out io.Writer) error {
 	}
 	plan := knee.Plan{
 		To: c.To, Repeats: c.Repeats, Calls: c.Calls, CallTimeout: c.Timeout,
-		Request: backend.Request{System: "Summarise the text.", Text: kneeText, MaxOutputTokens: c.Tokens},
+		Request: backend.Request{
+			System: "Summarise the text.", Text: kneeText, MaxOutputTokens: c.Tokens, Options: backend.Options(b.Options.Options),
+		},
 	}
 	if err := plan.Validate(); err != nil {
 		return err
 	}
-	key, err := b.Key()
-	if err != nil {
-		return err
-	}
-	headers := map[string]backend.Secret{}
-	for k, v := range b.Headers {
-		headers[k] = backend.Secret(v)
-	}
-	client, err := backend.New(backend.Config{
-		Name: b.Name, Protocol: backend.Protocol(b.Protocol), BaseURL: b.URL, Model: b.Model, Key: backend.Secret(key), Headers: headers,
-	})
+	client, err := app.NewClient(b, nil)
 	if err != nil {
 		return err
 	}

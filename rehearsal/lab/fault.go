@@ -249,6 +249,26 @@ var faultTable = []faultRow{
 			}
 		}},
 	}},
+	{"no-max-tokens", "", "400 to a request with max_tokens, as OpenAI's reasoning models answer it, else healthy", []variant{
+		{"", func(p *plan) {
+			if p.ans.maxTokens {
+				rejecting(http.StatusBadRequest, invalidRequest, "max_tokens", "unsupported_parameter", "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.")(p)
+			}
+		}},
+	}},
+	{"no-stream-options", "", "400 or 422 to a request with stream_options, as Azure's older versions and Mistral word it, else healthy", []variant{
+		{"azure", func(p *plan) {
+			if p.ans.streamOpts {
+				rejecting(http.StatusBadRequest, invalidRequest, "", "", "Unrecognized request argument supplied: stream_options")(p)
+			}
+		}},
+		{"mistral", func(p *plan) {
+			if p.ans.streamOpts {
+				p.response = newResponse(http.StatusUnprocessableEntity, "application/json",
+					`{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"],"msg":"Extra inputs are not permitted","input":{"include_usage":true}}]}`)
+			}
+		}},
+	}},
 	{"refused", "", "400 content_policy_violation or content_filter; or 200 with finish reason content_filter, or with a refusal in place of content", []variant{
 		{"policy", rejecting(http.StatusBadRequest, invalidRequest, "", "content_policy_violation", rejectedText)},
 		{"filter", rejecting(http.StatusBadRequest, invalidRequest, "prompt", "content_filter", rejectedText)},

@@ -223,6 +223,9 @@ var faultCases = []struct {
 	{"firewall", whole, nil, EndedOK},
 	{"firewall.all", both(status(403, "<title>Request blocked"), header("Content-Type", "text/html; charset=utf-8")), nil, EndedFault},
 	{"no-prefill", whole, nil, EndedOK},
+	{"no-max-tokens", whole, nil, EndedOK}, // the request has no limit
+	{"no-stream-options", status(400, "Unrecognized request argument supplied: stream_options"), nil, EndedFault},
+	{"no-stream-options.mistral", status(422, `"loc":["body","stream_options"]`), nil, EndedFault},
 	{"refused", status(400, `"code":"content_policy_violation"`), nil, EndedFault},
 	{"refused.filter", status(400, `"code":"content_filter"`), nil, EndedFault},
 	{"refused.finish", func(t *testing.T, rep, ok reply) {
@@ -597,6 +600,8 @@ func TestBadRequests(t *testing.T) {
 			{`{"model":"lab-summary","messages":[{"role":"user","content":[{"type":"text","text":"Hi there."}]}]}`, 200, ""},
 			{`{"model":"lab-summary","messages":[{"role":"user","content":null}]}`, 200, ""},
 			{`{"model":"fault-no-prefill","messages":[{"role":"user","content":"Sum up."},{"role":"assistant","content":"In"}]}`, 400, "messages"},
+			{`{"model":"fault-no-max-tokens","max_tokens":5,` + msgs + `}`, 400, "max_tokens"},
+			{`{"model":"fault-no-max-tokens","max_completion_tokens":5,` + msgs + `}`, 200, ""},
 			{strings.Repeat(" ", MaxBodyBytes) + `{}`, 413, ""},
 		} {
 			resp, err := l.client.Post("http://lab/v1/chat/completions", "application/json", strings.NewReader(tt.body))

@@ -13,10 +13,12 @@ type answer struct {
 	finish    string   // "stop" or "length"
 	asked     string   // the request's text; only while its plan is made
 	prefilled bool     // the request ends in the beginning of its own answer
-	prompt    int      // tokens
-	reasoning int      // tokens of the completion that are not in pieces
-	billed    int      // completion tokens; len(pieces) unless a fault says otherwise
-	deduped   bool
+	// The request has max_tokens, and stream_options.
+	maxTokens, streamOpts bool
+	prompt                int // tokens
+	reasoning             int // tokens of the completion that are not in pieces
+	billed                int // completion tokens; len(pieces) unless a fault says otherwise
+	deduped               bool
 }
 
 // plan is how a request is to be answered: the healthy way, with whatever a

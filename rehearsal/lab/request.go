@@ -47,6 +47,8 @@ type request struct {
 	stream       bool
 	includeUsage bool
 	prefilled    bool // it ends in the beginning of its own answer
+	maxTokens    bool // it has max_tokens
+	streamOpts   bool // it has stream_options
 }
 
 // decodeRequest reads a request body. The error's status is 400.
@@ -68,6 +70,7 @@ func decodeRequest(body []byte) (*request, *apiError) {
 		return nil, badRequest("n", "n: only 1 is supported")
 	}
 	req := &request{model: in.Model, stream: in.Stream, limit: -1, words: MaxSummaryWords}
+	req.maxTokens, req.streamOpts = in.MaxTokens != nil, in.StreamOptions != nil
 	req.includeUsage = in.StreamOptions != nil && in.StreamOptions.IncludeUsage
 	for _, field := range [...]struct {
 		name  string
@@ -149,7 +152,10 @@ func askedWords(prompt string) int {
 
 // answer summarises the request's text.
 func (r *request) answer() answer {
-	a := answer{pieces: splitTokens(extract.Summary(r.text, r.words)), finish: "stop", asked: r.text, prefilled: r.prefilled, prompt: r.promptTokens}
+	a := answer{
+		pieces: splitTokens(extract.Summary(r.text, r.words)), finish: "stop", asked: r.text, prompt: r.promptTokens,
+		prefilled: r.prefilled, maxTokens: r.maxTokens, streamOpts: r.streamOpts,
+	}
 	if r.limit >= 0 && len(a.pieces) > r.limit {
 		a.pieces, a.finish = a.pieces[:r.limit], "length"
 	}

@@ -31,6 +31,9 @@ type Backend struct {
 	Caller Caller
 	// P95 is the declared 95th percentile of the first byte. Required.
 	P95 time.Duration
+	// Options are those of its calls for a class of jobs; for no class the
+	// backend's own. Defaults to none.
+	Options func(class string) backend.Options
 	// Price is what a call made now costs. Defaults to nothing.
 	Price func() backend.Price
 	// MaxInFlight bounds the calls under way at once; 0: no bound.
@@ -125,6 +128,8 @@ type Job struct {
 	System, Text string
 	// MaxOutputTokens is the largest answer asked for; 0: no limit.
 	MaxOutputTokens int
+	// Class is whose options the calls have; empty: the backends' own.
+	Class string
 	// Left is the time to the deadline when Run is called. The runner measures
 	// from there on its monotonic clock.
 	Left time.Duration
@@ -150,9 +155,10 @@ type Call struct {
 	At time.Duration
 	// Price is the one in force when the call was planned.
 	Price backend.Price
-	// InputTokens estimates what is sent, and LargestCostMicro is the most the
-	// call can be expected to cost.
-	InputTokens, LargestCostMicro int64
+	// InputTokens estimates what is sent, OutputLimit is the limit that is sent,
+	// reasoning included (0: none), and LargestCostMicro is the most the call can
+	// be expected to cost.
+	InputTokens, OutputLimit, LargestCostMicro int64
 }
 
 // Attempt is one attempt that was made, and how it ended.
@@ -162,6 +168,9 @@ type Attempt struct {
 	backend.Answer
 	// Reason says what was wrong; empty: the answer was whole.
 	Reason backend.Reason
+	// Advice is what to change in the configuration; mostly empty. See
+	// [backend.Error].
+	Advice string
 	// Censored is set when the call was cut before any answer text came, so
 	// that all that is known of its first byte is that it takes longer than
 	// FirstByte.

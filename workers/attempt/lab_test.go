@@ -90,6 +90,8 @@ var labRows = map[string]labRow{
 	"firewall":               {1, 0, reported, broker.OutcomeUsable, ""},
 	"firewall.all":           {1, 1, none, broker.OutcomeFailed, backend.ReasonBadRequest},
 	"no-prefill":             {1, 0, reported, broker.OutcomeUsable, ""}, // nothing is ever prefilled
+	"no-max-tokens":          {1, 0, reported, broker.OutcomeUsable, ""}, // the job has no limit
+	"no-stream-options":      {1, 1, none, broker.OutcomeFailed, backend.ReasonUnsupported},
 	"refused.policy":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
 	"refused.filter":         {1, 0, none, broker.OutcomeFailed, backend.ReasonRefused},
 	"refused.finish":         {1, 0, reported, broker.OutcomeFailed, backend.ReasonRefused},

@@ -219,6 +219,7 @@ func (x *run) call(u *Upstream) (Call, backend.Request) {
 		System:          x.job.System,
 		Text:            x.job.Text,
 		MaxOutputTokens: x.job.MaxOutputTokens,
+		Options:         u.Options(x.job.Class),
 	}
 	c := Call{
 		Number:      x.number,
@@ -227,8 +228,9 @@ func (x *run) call(u *Upstream) (Call, backend.Request) {
 		At:          x.now(),
 		Price:       u.Price(),
 		InputTokens: req.InputTokens(),
+		OutputLimit: int64(req.OutputLimit()),
 	}
-	c.LargestCostMicro = c.Price.LargestCostMicro(c.InputTokens, req.MaxOutputTokens)
+	c.LargestCostMicro = c.Price.LargestCostMicro(c.InputTokens, req.MaxOutputTokens, req.Options.Allowance())
 	return c, req
 }
 
@@ -257,7 +259,7 @@ func (x *run) generate(ctx context.Context, u *Upstream, call Call, req backend.
 	made := Attempt{Call: call, Answer: a, Hold: time.Since(begun)}
 	made.Text, made.Reasoning = "", ""
 	if e != nil {
-		made.Reason = e.Reason
+		made.Reason, made.Advice = e.Reason, e.Advice
 		cut := e.Reason == backend.ReasonFirstByte || e.Reason == backend.ReasonDeadline || e.Reason == backend.ReasonCancelled
 		if cut && !a.HasText {
 			made.Censored, made.FirstByte = true, made.Hold

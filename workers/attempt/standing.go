@@ -39,7 +39,9 @@ const (
 //	           it)
 //	open       the probe failed                              a probe is answered
 //	out        the key was refused; threshold jobs in a row  a probe is answered, or an operator puts it back
-//	           were refused and then the probe as well
+//	           were refused and then the probe as well, or
+//	           one for a field of its request and then the
+//	           probe
 //	           an operator's order                           an operator puts it back
 //
 // Jobs that are refused leave the backend as it is until the probe has spoken.
@@ -207,7 +209,7 @@ func verdictOf(e *backend.Error) verdict {
 	case backend.ReasonRefused, backend.ReasonContextLength, backend.ReasonToolCall, backend.ReasonEmpty:
 		// It answered; that the answer is of no use is the job's affair.
 		return answered
-	case backend.ReasonBadRequest:
+	case backend.ReasonBadRequest, backend.ReasonUnsupported:
 		return refused
 	case backend.ReasonCancelled, backend.ReasonAuth, backend.ReasonQuota:
 		return nothing
@@ -221,6 +223,15 @@ func verdictOf(e *backend.Error) verdict {
 	default:
 	}
 	return failed
+}
+
+// whyOf is what a call that ended with e is shown as: its reason, and what to
+// change in the configuration if that is known.
+func whyOf(e *backend.Error) string {
+	if e.Advice == "" {
+		return string(e.Reason)
+	}
+	return string(e.Reason) + ": " + e.Advice
 }
 
 // told takes what a backend says of itself.
@@ -253,6 +264,10 @@ func (s *standing) heard(e *backend.Error, again bool) {
 	switch {
 	case v == answered:
 		s.refused = 0
+	case v == refused && !trust && e.Reason == backend.ReasonUnsupported:
+		// That is no job's text, but the backend's options or the class's. A probe
+		// has the backend's alone.
+		s.refused = max(s.refused, s.threshold)
 	case v == refused && !again && !trust:
 		s.refused++
 	}
@@ -300,7 +315,7 @@ func (s *standing) probed(e *backend.Error, whole bool) bool {
 	case well:
 		s.restore(false)
 	case v == refused && agree:
-		s.takeOut(string(e.Reason), false)
+		s.takeOut(whyOf(e), false)
 	case v == refused, v == failed:
 		s.breaker.Open()
 	}

@@ -50,6 +50,7 @@ func fails(reason backend.Reason, status int) step {
 // What jobs met raises a doubt, and a probe decides.
 func TestStanding(t *testing.T) {
 	down, no := fails(backend.ReasonConnect, 0), fails(backend.ReasonBadRequest, 400)
+	field := step{err: &backend.Error{Reason: backend.ReasonUnsupported, Status: 400, Advice: "leave out options.seed"}}
 	well := step{first: 100 * time.Millisecond}
 	told := func(reason backend.Reason, after time.Duration) step {
 		return step{err: &backend.Error{Reason: reason, Status: 403, RetryAfter: after}}
@@ -71,6 +72,9 @@ func TestStanding(t *testing.T) {
 		{"three that were refused, and the probe is answered", []step{no, no, no, well}, 3, nil, broker.BackendClosed},
 		{"three that were refused, and the probe too", []step{no}, 3, []string{"a out bad_request"}, broker.BackendOut},
 		{"refused and served by turns", []step{no, no, well, no, no, well, no, no}, 8, nil, broker.BackendClosed},
+		{"one refused for a field, and the probe is answered", []step{field, well}, 1, nil, broker.BackendClosed},
+		{"one refused for a field, and the probe too", []step{field}, 1, []string{"a out unsupported: leave out options.seed"}, broker.BackendOut},
+		{"one refused for a field, and the probe fails otherwise", []step{field, down}, 1, []string{"a open connect"}, broker.BackendOpen},
 		{"a text that is too long", []step{fails(backend.ReasonContextLength, 413)}, 5, nil, broker.BackendClosed},
 		{"the key is refused", []step{fails(backend.ReasonAuth, 401)}, 1, []string{"a out auth"}, broker.BackendOut},
 		{"out of credit, and the probe is answered", []step{fails(backend.ReasonQuota, 402), well}, 1, []string{"a half_open quota", "a closed quota"}, broker.BackendClosed},

@@ -37,6 +37,9 @@ func newUpstream(b Backend, cfg *Config) *Upstream {
 	if b.Price == nil {
 		u.Price = func() backend.Price { return backend.Price{} }
 	}
+	if b.Options == nil {
+		u.Options = func(string) backend.Options { return backend.Options{} }
+	}
 	// The throttle is for a backend that turns some calls away without saying
 	// for how long: never enough in a row to open the breaker, too many to go
 	// on like that.

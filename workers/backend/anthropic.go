@@ -33,16 +33,29 @@ func anthropicHeader(key Secret, h http.Header) {
 	}
 }
 
-func anthropicBody(model string, r *Request) map[string]any {
-	body := map[string]any{
-		"model": model, "messages": []message{{"user", r.Text}}, "stream": true, "max_tokens": anthropicMaxTokens,
+func anthropicBody(c *Config, r *Request) fields {
+	o := &r.Options
+	body := fields{
+		"model": c.Model, "messages": []message{{"user", r.Text}}, "stream": !c.NoStream,
+		"max_tokens": anthropicMaxTokens + o.Allowance(),
 	}
-	if r.MaxOutputTokens > 0 {
-		body["max_tokens"] = r.MaxOutputTokens
+	body.limit("max_tokens", r)
+	body.say("system", r.System)
+	put(body, "temperature", o.Temperature)
+	switch o.ReasoningEffort {
+	case "":
+	case "none":
+		body["thinking"] = fields{"type": "disabled"}
+	case "minimal":
+		body["output_config"] = fields{"effort": "low"}
+	default:
+		body["output_config"] = fields{"effort": o.ReasoningEffort}
 	}
-	if r.System != "" {
-		body["system"] = r.System
+	if o.ReasoningBudget != nil && o.ReasoningEffort != "none" {
+		body["thinking"] = fields{"type": "enabled", "budget_tokens": *o.ReasoningBudget}
 	}
+	body.say("service_tier", o.ServiceTier)
+	body.list("stop_sequences", o.Stop)
 	return body
 }
 

@@ -107,10 +107,28 @@ type Config struct {
 	BaseURL string
 	// Model is the model asked for. Required.
 	Model string
-	// Key is sent the way the protocol wants it. Defaults to none.
-	Key Secret
+	// Key is sent the way the protocol wants it, or under KeyHeader if that is
+	// set, as it is. Defaults to none.
+	Key       Secret
+	KeyHeader string
 	// Headers are sent with every call. Their values are treated as secrets.
 	Headers map[string]Secret
+	// Path goes in the place of the protocol's, for example
+	// /openai/deployments/NAME/chat/completions; Query is added to the address.
+	// Path begins with a slash and holds neither query nor fragment. Default to
+	// the protocol's path and no query.
+	Path  string
+	Query map[string]string
+	// LimitField is where an OpenAI-compatible backend takes the output limit.
+	// Defaults to LimitMaxTokens.
+	LimitField string
+	// NoStream asks for the answer in one piece, so that its first byte comes with
+	// its last. NoStreamUsage leaves stream_options out: usage is then estimated
+	// where the backend does not tell it unasked. Default to false.
+	NoStream, NoStreamUsage bool
+	// Body are further fields of each request, to be written as JSON. What a
+	// request says itself stays as it is.
+	Body map[string]any
 	// Stall is how long the stream may be quiet between tokens. Defaults to
 	// DefaultStall.
 	Stall time.Duration
@@ -125,6 +143,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Protocol = cmp.Or(c.Protocol, OpenAI)
+	c.LimitField = cmp.Or(c.LimitField, LimitMaxTokens)
 	c.Stall = cmp.Or(c.Stall, DefaultStall)
 	c.maxAnswerBytes = cmp.Or(c.maxAnswerBytes, maxAnswerBytes)
 	c.maxEventBytes = cmp.Or(c.maxEventBytes, maxEventBytes)
@@ -152,7 +171,11 @@ func (c *Config) validate() error {
 	case u.User != nil:
 		return broker.Fieldf("BaseURL", "must not hold user info; use Key or Headers")
 	case u.RawQuery != "" || u.Fragment != "":
-		return broker.Fieldf("BaseURL", "must not hold a query or fragment")
+		return broker.Fieldf("BaseURL", "must not hold a query or fragment; use Query")
+	case c.Path != "" && !plainPath(c.Path):
+		return broker.Fieldf("Path", "must begin with a slash and hold neither query nor fragment")
+	case c.KeyHeader != "" && !httpguts.ValidHeaderFieldName(c.KeyHeader):
+		return broker.Fieldf("KeyHeader", "cannot be a header's name")
 	case c.Stall < 0:
 		return broker.Fieldf("Stall", "must not be negative")
 	case !httpguts.ValidHeaderFieldValue(string(c.Key)):
@@ -164,6 +187,12 @@ func (c *Config) validate() error {
 		}
 	}
 	return nil
+}
+
+// plainPath reports whether s is a path and nothing more.
+func plainPath(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Scheme == "" && u.Host == "" && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, "?#") && s[0] == '/'
 }
 
 // Request is one call.
@@ -179,9 +208,20 @@ type Request struct {
 	System, Text string
 	// MaxOutputTokens is the largest answer asked for; 0: no limit is sent.
 	MaxOutputTokens int
+	// Options are the call's; a client has none of its own.
+	Options Options
 	// FirstByte is how long the first answer text may take, connecting
 	// included. 0: only the context bounds it.
 	FirstByte time.Duration
+}
+
+// OutputLimit is the limit that is sent: that of the answer and what is kept for
+// reasoning; 0: none.
+func (r *Request) OutputLimit() int {
+	if r.MaxOutputTokens <= 0 {
+		return 0
+	}
+	return r.MaxOutputTokens + r.Options.Allowance()
 }
 
 // InputTokens estimates how many tokens the request is.
@@ -225,8 +265,9 @@ type Answer struct {
 	//
 	// An answer that ended with FinishLength is whole when the limit reached
 	// was the one asked for, MaxOutputTokens: the backend did as it was told.
-	// When it reports fewer tokens than that, or no limit was asked for, it
-	// ran out of context and the answer is truncated.
+	// When it reports fewer tokens than the limit that was sent, or no limit was
+	// asked for, it ran out of context and the answer is truncated. So is one that
+	// reasoning has left fewer than MaxOutputTokens to.
 	Whole bool
 	Usage Usage
 	// FirstByte is when the first answer text came, LastByte when the backend
@@ -256,7 +297,14 @@ func New(cfg Config) (*Client, error) {
 	if !ok {
 		return nil, broker.Fieldf("Protocol", "is not one of openai, anthropic, ollama")
 	}
-	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + w.path}
+	c := &Client{cfg: cfg, wire: w, url: strings.TrimRight(cfg.BaseURL, "/") + cmp.Or(cfg.Path, w.path)}
+	if len(cfg.Query) > 0 {
+		query := url.Values{}
+		for name, value := range cfg.Query {
+			query.Set(name, value)
+		}
+		c.url += "?" + query.Encode()
+	}
 	rt := cfg.Transport
 	if rt == nil {
 		rt = newTransport()

@@ -107,7 +107,7 @@ func succeeded(status int) bool { return status/100 == 2 }
 // exchange sends the request and feeds the response to s. It returns the HTTP
 // status, 0 if there was none, and what went wrong on the way.
 func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error) {
-	body, err := json.Marshal(c.wire.body(c.cfg.Model, r))
+	body, err := json.Marshal(c.body(r))
 	if err != nil {
 		return 0, &Error{Reason: ReasonBadRequest, Detail: "the request cannot be written as JSON"}
 	}
@@ -147,15 +147,27 @@ func (c *Client) exchange(ctx context.Context, r *Request, s *sink) (int, error)
 	return resp.StatusCode, c.read(s, resp.Header, in)
 }
 
+// body is the request's body: what the protocol makes of the call, and the
+// backend's own fields.
+func (c *Client) body(r *Request) fields {
+	f := c.wire.body(&c.cfg, r)
+	f.extend(c.cfg.Body)
+	return f
+}
+
 func (c *Client) setHeaders(h http.Header, r *Request) {
 	h.Set("Content-Type", "application/json")
 	h.Set("User-Agent", "leeway")
 	// Said aloud, so that neither the transport nor a proxy on the way
 	// compresses a stream that must not be buffered.
 	h.Set("Accept-Encoding", "identity")
-	h.Set("Accept", "text/event-stream, application/json")
-	if c.wire.lines {
+	switch {
+	case c.cfg.NoStream:
+		h.Set("Accept", "application/json")
+	case c.wire.lines:
 		h.Set("Accept", "application/x-ndjson, application/json")
+	default:
+		h.Set("Accept", "text/event-stream, application/json")
 	}
 	if sendable(r.RequestID) {
 		h.Set("X-Request-Id", r.RequestID)
@@ -167,7 +179,14 @@ func (c *Client) setHeaders(h http.Header, r *Request) {
 		// name is written in lower case, which the wire does not care about.
 		h["idempotency-key"] = []string{r.IdempotencyKey}
 	}
-	c.wire.header(c.cfg.Key, h)
+	if c.cfg.KeyHeader == "" {
+		c.wire.header(c.cfg.Key, h)
+	} else {
+		c.wire.header("", h)
+		if c.cfg.Key != "" {
+			h.Set(c.cfg.KeyHeader, string(c.cfg.Key))
+		}
+	}
 	for name, value := range c.cfg.Headers {
 		h.Set(name, string(value))
 	}

@@ -33,6 +33,7 @@ const (
 	ReasonRateLimited   Reason = "rate_limited"   // the backend asked to be called less
 	ReasonQuota         Reason = "quota"          // the account is out of credit
 	ReasonBadRequest    Reason = "bad_request"    // the backend refused this request without a reason known here: its form, its model, or what it says
+	ReasonUnsupported   Reason = "unsupported"    // the backend does not take a field of the request, or its value: its options are wrong
 	ReasonRefused       Reason = "refused"        // content policy
 	ReasonContextLength Reason = "context_length" // the text is too long for the model or the server
 	ReasonToolCall      Reason = "tool_call"      // a tool call instead of a summary
@@ -44,7 +45,7 @@ var Reasons = [...]Reason{
 	ReasonConnect, ReasonReset, ReasonFirstByte, ReasonStall, ReasonDeadline,
 	ReasonCancelled, ReasonTruncated, ReasonEmpty, ReasonBadAnswer, ReasonTooLarge,
 	ReasonUpstreamError, ReasonRateLimited, ReasonQuota, ReasonBadRequest,
-	ReasonRefused, ReasonContextLength, ReasonToolCall, ReasonAuth,
+	ReasonRefused, ReasonContextLength, ReasonToolCall, ReasonAuth, ReasonUnsupported,
 }
 
 // Retry says where another try makes sense.
@@ -76,6 +77,10 @@ type Error struct {
 	// without the configured secrets. It is for logs; producers see it only of a
 	// reason that lies in their own text.
 	Detail string
+	// Advice says what to change in the backend's options or the class's, of a
+	// ReasonUnsupported and where reasoning used up the output limit; else it is
+	// empty. Nothing of it but a field's name comes from the backend.
+	Advice string
 }
 
 func (e *Error) Error() string {
@@ -85,6 +90,9 @@ func (e *Error) Error() string {
 	}
 	if e.Detail != "" {
 		s += ": " + e.Detail
+	}
+	if e.Advice != "" {
+		s += "; " + e.Advice
 	}
 	return s
 }
@@ -122,6 +130,7 @@ func (e *Error) NotNow() bool {
 // wireError is an error object found in a response body.
 type wireError struct {
 	code, kind, message string
+	param               string // the field that it is about, if that is said
 }
 
 // Statuses that servers use for any kind of error. Messages are searched only
@@ -156,6 +165,23 @@ var signs = []struct {
 		},
 		where:    append([]int{429}, anyKind...),
 		statuses: []int{413},
+	},
+	{
+		reason: ReasonUnsupported,
+		words:  []string{"unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden"},
+		phrases: []string{
+			"unsupported parameter", "unsupported value:", "unknown parameter", // OpenAI
+			"unrecognized request argument",         // Azure
+			"extra inputs are not permitted",        // Anthropic, vLLM, Mistral
+			"unsupported param:",                    // llama.cpp
+			"\" is unsupported", "' is unsupported", // Groq
+			"unknown name \"", "unknown field \"", // Gemini, servers in Go
+			"argument not supported on this model", "does not support parameter", // xAI, LiteLLM
+			"not supported with this model", "not supported for this model",
+			"does not support thinking",          // Ollama
+			"may only be set to 1 when thinking", // Anthropic
+		},
+		where: []int{400, 422, 200},
 	},
 	{
 		reason:  ReasonRefused,
@@ -209,7 +235,11 @@ func classify(status int, w wireError) Reason {
 
 // asError is what a backend said, as an error.
 func (w wireError) asError(status int) *Error {
+	w = w.named()
 	e := &Error{Reason: classify(status, w), Detail: w.message}
+	if e.Reason == ReasonUnsupported {
+		e.Advice = advise(w)
+	}
 	if e.Reason == ReasonAuth || status == http.StatusForbidden {
 		// Services quote parts of the key when they refuse it.
 		e.Detail = ""
@@ -246,12 +276,16 @@ func findError(data []byte) (wireError, bool) {
 		Type    text            `json:"type"`
 		Code    json.RawMessage `json:"code"`
 		Message text            `json:"message"`
-		Detail  text            `json:"detail"`
+		Detail  json.RawMessage `json:"detail"`
+		Param   text            `json:"param"`
 	}
 	if json.Unmarshal(data, &body) != nil {
 		return wireError{}, false
 	}
-	top := wireError{scalar(body.Code), string(body.Type), string(cmp.Or(body.Message, body.Detail))}
+	if extra, ok := extraInputs(body.Detail); ok {
+		return extra, true
+	}
+	top := wireError{scalar(body.Code), string(body.Type), cmp.Or(string(body.Message), scalar(body.Detail)), string(body.Param)}
 	if !says(body.Error) { // some send {} or "" beside each piece of text
 		return top, body.Object == "error" || body.Type == "error"
 	}
@@ -260,9 +294,10 @@ func findError(data []byte) (wireError, bool) {
 		Type    text            `json:"type"`
 		Status  text            `json:"status"` // Google's word for the type
 		Message text            `json:"message"`
+		Param   text            `json:"param"`
 	}
 	if json.Unmarshal(body.Error, &inner) == nil {
-		return wireError{scalar(inner.Code), string(cmp.Or(inner.Type, inner.Status)), string(inner.Message)}, true
+		return wireError{scalar(inner.Code), string(cmp.Or(inner.Type, inner.Status)), string(inner.Message), string(inner.Param)}, true
 	}
 	top.message = scalar(body.Error)
 	return top, true

@@ -189,7 +189,10 @@ func byTheStandard(s string) (events []string) {
 func FuzzErrorBody(f *testing.F) {
 	for _, s := range []string{
 		`{"error":{"message":"m","type":"t","code":"context_length_exceeded"}}`, `{"error":"text"}`, `{"object":"error","message":"m","code":400}`,
-		`{"type":"error","error":{"type":"overloaded_error","message":"m"}}`, `{"detail":"no"}`, `<html>`, `{"error":null}`, `{"error":[1]}`, ``,
+		`{"type":"error","error":{"type":"overloaded_error","message":"m"}}`, `{"detail":"no"}`, `<html>`, `{"error":null}`,
+		`{"error":{"message":"Unsupported parameter: 'max_tokens'","param":"max_tokens","code":"unsupported_parameter"}}`,
+		`{"detail":[{"type":"extra_forbidden","loc":["body","seed"],"msg":"Extra inputs are not permitted"}]}`,
+		`{"message":"[{'loc': ('body', 'x')}] Extra inputs are not permitted","object":"error"}`, `{"error":[1]}`, ``,
 	} {
 		for _, status := range []int{200, 400, 429, 500} {
 			f.Add(status, []byte(s))
@@ -199,6 +202,9 @@ func FuzzErrorBody(f *testing.F) {
 		w, _ := findError(body)
 		if r := classify(status, w); !slices.Contains(Reasons[:], r) {
 			t.Errorf("reason %q", r)
+		}
+		if a := w.asError(status).Advice; len(a) > 128 || clean(a) != a {
+			t.Errorf("advice %q", a)
 		}
 		if d := clean(w.message, "secret"); len(d) > maxDetail+3 || !utf8.ValidString(d) {
 			t.Errorf("detail %q", d)

@@ -15,10 +15,27 @@ var ollamaWire = wire{
 	lines:  true,
 }
 
-func ollamaBody(model string, r *Request) map[string]any {
-	body := map[string]any{"model": model, "messages": messages(r), "stream": true}
-	if r.MaxOutputTokens > 0 {
-		body["options"] = map[string]int{"num_predict": r.MaxOutputTokens}
+func ollamaBody(c *Config, r *Request) fields {
+	o := &r.Options
+	body := fields{"model": c.Model, "messages": messages(r), "stream": !c.NoStream}
+	switch o.ReasoningEffort {
+	case "":
+	case "none":
+		body["think"] = false
+	case "minimal":
+		body["think"] = "low"
+	case "xhigh", "max":
+		body["think"] = "high"
+	default:
+		body["think"] = o.ReasoningEffort
+	}
+	options := fields{}
+	options.limit("num_predict", r)
+	put(options, "temperature", o.Temperature)
+	options.list("stop", o.Stop)
+	put(options, "seed", o.Seed)
+	if len(options) > 0 {
+		body["options"] = options
 	}
 	return body
 }

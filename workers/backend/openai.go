@@ -16,14 +16,18 @@ var openAIWire = wire{
 	whole: func(s *sink, body []byte) error { return openAIRead(s, body, false) },
 }
 
-func openAIBody(model string, r *Request) map[string]any {
-	body := map[string]any{
-		"model": model, "messages": messages(r),
-		"stream": true, "stream_options": map[string]bool{"include_usage": true},
+func openAIBody(c *Config, r *Request) fields {
+	o := &r.Options
+	body := fields{"model": c.Model, "messages": messages(r), "stream": !c.NoStream}
+	if !c.NoStream && !c.NoStreamUsage {
+		body["stream_options"] = map[string]bool{"include_usage": true}
 	}
-	if r.MaxOutputTokens > 0 {
-		body["max_tokens"] = r.MaxOutputTokens
-	}
+	body.limit(c.LimitField, r)
+	put(body, "temperature", o.Temperature)
+	body.say("reasoning_effort", o.ReasoningEffort)
+	body.say("service_tier", o.ServiceTier)
+	body.list("stop", o.Stop)
+	put(body, "seed", o.Seed)
 	return body
 }
 

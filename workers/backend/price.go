@@ -77,14 +77,14 @@ func (p Price) ListCostMicro(u Usage) int64 {
 }
 
 // LargestCostMicro is the most that a call can be expected to cost: all its
-// input and the whole output limit. Without a limit the answer is taken to be as
-// long as the input.
-func (p Price) LargestCostMicro(inputTokens int64, maxOutputTokens int) int64 {
+// input, the answer's whole limit and what is kept for reasoning, each in tokens.
+// Without a limit the answer is taken to be as long as the input.
+func (p Price) LargestCostMicro(inputTokens int64, maxOutputTokens, reasoningTokens int) int64 {
 	out := int64(maxOutputTokens)
 	if out <= 0 {
 		out = inputTokens
 	}
 	var u Usage
-	u.InputTokens, u.OutputTokens = inputTokens, out
+	u.InputTokens, u.OutputTokens = inputTokens, out+int64(reasoningTokens)
 	return p.ListCostMicro(u)
 }

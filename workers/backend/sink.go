@@ -50,7 +50,7 @@ func newSink(c *Client, r *Request, obs Observer, dog *watchdog) *sink {
 	return &sink{c: c, req: r, obs: obs, dog: dog, start: time.Now(), choice: -1, seen: streamed{
 		inputTokens: r.InputTokens(),
 		inputBytes:  int64(len(r.System) + len(r.Text)),
-		limit:       int64(r.MaxOutputTokens),
+		limit:       int64(r.OutputLimit()),
 	}}
 }
 
@@ -242,18 +242,35 @@ func (s *sink) fault(ctx context.Context, readErr error, u Usage) *Error {
 	case s.answer.Finish == FinishOther:
 		return &Error{Reason: ReasonBadAnswer, Detail: "unknown finish reason " + s.word}
 	case !s.answer.HasText:
-		return &Error{Reason: ReasonEmpty}
+		return s.emptyAnswer(u)
 	case s.answer.Finish == FinishLength && !s.ownLimit(u):
+		if u.ReasoningTokens > 0 {
+			return &Error{Reason: ReasonTruncated, Detail: "reasoning used up the output limit", Advice: adviseAllowance}
+		}
 		return &Error{Reason: ReasonTruncated, Detail: "ended before the output limit asked for"}
 	}
 	return nil
 }
 
+// emptyAnswer is a whole answer without answer text. That of a model which had
+// only come to its reasoning says what to change.
+func (s *sink) emptyAnswer(u Usage) *Error {
+	e := &Error{Reason: ReasonEmpty}
+	if s.answer.Finish == FinishLength && (u.ReasoningTokens > 0 || s.reasoning.Len() > 0) {
+		e.Detail, e.Advice = "reasoning used up the output limit", adviseAllowance
+	}
+	return e
+}
+
 // ownLimit reports whether the limit that ended the answer is the one asked
-// for. Servers differ by one on whether the end token counts.
+// for, of which reasoning has not used up what was the answer's. Servers differ by
+// one on whether the end token counts.
 func (s *sink) ownLimit(u Usage) bool {
-	limit := int64(s.req.MaxOutputTokens)
-	return limit > 0 && (u.Known != broker.KnownReported || u.OutputTokens >= limit-1)
+	answer, sent := int64(s.req.MaxOutputTokens), int64(s.req.OutputLimit())
+	if answer <= 0 || u.Known != broker.KnownReported {
+		return answer > 0
+	}
+	return u.OutputTokens >= sent-1 && u.OutputTokens-u.ReasoningTokens >= answer-1
 }
 
 // unfinished is the fault of an answer whose end the backend never announced.

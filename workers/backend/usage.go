@@ -200,7 +200,7 @@ type streamed struct {
 	inputBytes  int64
 	pieces      int64 // of answer and reasoning text
 	bytes       int64 // of answer and reasoning text
-	limit       int64 // MaxOutputTokens
+	limit       int64 // that was sent
 	// ended is set when the backend said how the answer ended, so that its
 	// last report is final.
 	ended bool

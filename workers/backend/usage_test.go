@@ -221,10 +221,10 @@ func TestPrice(t *testing.T) {
 	if !(Price{Currency: "USD", Version: "1"}).Free() || p.Free() {
 		t.Error("Free")
 	}
-	if got := p.LargestCostMicro(1000, 100); got != 7+3000+1500 {
+	if got := p.LargestCostMicro(1000, 100, 0); got != 7+3000+1500 {
 		t.Errorf("largest cost %d", got)
 	}
-	if got := p.LargestCostMicro(1000, 0); got != 7+3000+15000 {
+	if got := p.LargestCostMicro(1000, 0, 0); got != 7+3000+15000 {
 		t.Errorf("largest cost without a limit %d", got)
 	}
 }

@@ -16,7 +16,7 @@ type wire struct {
 	// header sets what the protocol wants besides the content type.
 	header func(key Secret, h http.Header)
 	// body is the request body, to be written as JSON.
-	body func(model string, r *Request) map[string]any
+	body func(c *Config, r *Request) fields
 	// event takes one event of a stream (name is empty unless the protocol
 	// names its events) and reports whether it was the terminator. One that
 	// says nothing in the protocol's words is passed over.
