@@ -79,7 +79,7 @@ func TestExampleOpenAI(t *testing.T) {
 	if err := os.WriteFile(keyFile, []byte(other+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first := startLab(t, "gpt-4o-mini", 100, 50, 8)
+	first := startLab(t, "gpt-5-mini", 100, 50, 8)
 	second := startLab(t, "small-instruct", 100, 50, 8)
 	redis := redistest.Start(t, inMemory...)
 	d := example(t, "openai.yaml", redis,

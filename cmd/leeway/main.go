@@ -19,6 +19,7 @@ type cli struct {
 	Lab         labCmd         `cmd:"" help:"Run a lab backend: a stand-in for a model, with faults on demand."`
 	Knee        kneeCmd        `cmd:"" help:"Measure how many calls at once a backend takes before it gets no faster. Exit 1: no knee up to the greatest load."`
 	Simulate    simulateCmd    `cmd:"" help:"Hold the policies against the best possible schedule, in virtual time."`
+	Backends    backendsCmd    `cmd:"" help:"The backends of a configuration: test."`
 	Submit      submitCmd      `cmd:"" help:"Submit documents and bring back their answers. Exit 0: all usable, 1: failed, 3: missed, 4: refused."`
 	Batches     batchesCmd     `cmd:"" help:"Batches: list, show, lines, results, cancel."`
 	Jobs        jobsCmd        `cmd:"" help:"Jobs: list, show, cancel, delete."`
