@@ -104,6 +104,7 @@ func TestBadOptions(t *testing.T) {
 		{"key_header", "key_header: api-key"},
 		{"key_header", "key_env: K, key_header: 'api key'"},
 		{"key_header", "key_env: K, key_header: Content-Type"},
+		{"key_header", "key_env: K, key_header: X-Gateway-Key, headers: {x-gateway-key: x}"},
 		{"", "headers: {anthropic-version: '2023-06-01', OpenAI-Organization: o}"},
 		{"headers.X-Api-Key", "headers: {X-Api-Key: x}"},
 		{"headers.host", "headers: {host: x}"},

@@ -193,6 +193,8 @@ func checkKeyHeader(at string, b *Backend) error {
 		checkf(h == "" || httpguts.ValidHeaderFieldName(h), at, "%.64q cannot be a header's name", h),
 		checkf(!slices.Contains(ownHeaders, h), at, "%q is set by Leeway itself", h),
 		checkf(h == "" || b.KeyEnv != "" || b.KeyFile != "", at, "is of no use without key_env or key_file"),
+		checkf(!slices.ContainsFunc(slices.Collect(maps.Keys(b.Headers)), func(n string) bool { return strings.EqualFold(n, h) }), at,
+			"%q is among the headers too", b.KeyHeader),
 	)
 }
 

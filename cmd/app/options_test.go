@@ -1,6 +1,9 @@
 package app_test
 
 import (
+	"io"
+	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -10,8 +13,10 @@ import (
 	"leeway/broker"
 	"leeway/broker/client"
 	"leeway/broker/config"
+	"leeway/cmd/app"
 	"leeway/rehearsal/lab"
 	"leeway/slackgate"
+	"leeway/workers/backend"
 )
 
 // A backend that refuses max_tokens, as OpenAI's reasoning models do: it is out
@@ -64,32 +69,125 @@ func (l *logs) says(words ...string) bool {
 	return false
 }
 
-// A class's allowance for reasoning is reserved from its budget, and is part of
-// the most that each of its calls may cost.
+// What a class keeps for reasoning is reserved from its budget, and is part of the
+// most that each of its calls may cost. A reload takes it over.
 func TestReasoningIsReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const budget, reasoning = 10_000, 5000
 		cfg := config.Default()
 		cfg.Pools.Free.Limit = 0
 		cfg.Pools.Paid = config.Pool{Limit: 2, FirstByteP95MS: 800}
 		cfg.Classes = config.Classes{
-			"summary":  {Prefer: config.PaidOnly},
-			"thorough": {Prefer: config.PaidOnly, Options: config.Options{ReasoningTokens: new(5000)}},
+			"summary":  {Prefer: config.PaidOnly, BudgetMicroPerDay: new(int64(budget))},
+			"thorough": {Prefer: config.PaidOnly, BudgetMicroPerDay: new(int64(budget)), Options: config.Options{ReasoningTokens: new(reasoning)}},
 		}
 		w := start(t, cfg, map[slackgate.Path][]lives{slackgate.Paid: {{profile: "fixed:400ms", tail: "0", slots: 8}}})
-		largest := map[string]int64{}
-		for _, class := range []string{"summary", "thorough"} {
-			if end := w.wait(w.submit(&client.Job{Class: class, Text: document}).JobID); end.Outcome != broker.OutcomeUsable {
-				t.Fatalf("%s: %s", class, end.Outcome)
+		if v := w.submit(&client.Job{Class: "thorough", Text: document}); v.Reason != slackgate.ReasonBudget {
+			t.Errorf("six attempts with reasoning exceed the budget: %s", v.Reason)
+		}
+		most := func(class string) int64 {
+			t.Helper()
+			v := w.submit(&client.Job{Class: class, Text: document})
+			if end := w.wait(v.JobID); end.Outcome != broker.OutcomeUsable {
+				t.Fatalf("%s: %s, %s", class, v.Reason, end.Outcome)
 			}
+			rows, _, err := w.client.Spend(t.Context())
+			must(t, err)
+			for i := range rows {
+				if rows[i].JobID == v.JobID {
+					return rows[i].MaxCostMicro
+				}
+			}
+			t.Fatalf("no row of %s", v.JobID)
+			return 0
 		}
-		rows, _, err := w.client.Spend(t.Context())
-		must(t, err)
-		for i := range rows {
-			largest[rows[i].Class] = rows[i].MaxCostMicro
+		plain := most("summary")
+		reload := func(tokens int, budget *int64) {
+			t.Helper()
+			next := *w.stage.Config
+			next.Classes = maps.Clone(next.Classes)
+			class := next.Classes["thorough"]
+			class.Options.ReasoningTokens, class.BudgetMicroPerDay = &tokens, budget
+			next.Classes["thorough"] = class
+			must(t, w.worker.Reload(&next))
+			must(t, w.api.Reload(&next))
 		}
+		reload(0, new(int64(budget)))
+		if got := most("thorough"); got != plain {
+			t.Errorf("a call that keeps nothing for reasoning may cost %d, want %d", got, plain)
+		}
+		reload(reasoning, nil)
 		price := w.stage.Config.Pools.Paid.Backends[0].Price
-		if want := 5000 * price.OutputMicroPerMTok / 1_000_000; largest["thorough"]-largest["summary"] != want || want == 0 {
-			t.Errorf("the most a call may cost is %v; want %d between them", largest, want)
+		if got, want := most("thorough"), plain+reasoning*price.OutputMicroPerMTok/1_000_000; got != want {
+			t.Errorf("a call that keeps %d tokens for it may cost %d, want %d", reasoning, got, want)
 		}
 	})
+}
+
+// roundTrip is a transport made of a function.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The examples ask services of today as those want to be asked.
+func TestExamplesOnTheWire(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "sk-test")
+	t.Setenv("AZURE_OPENAI_API_KEY", "sk-test")
+	for _, tt := range []struct {
+		file, backend, class string
+		url, key             string // and where the key is
+		body                 string
+	}{
+		{
+			"openai.yaml", "openai", "", "https://api.openai.com/v1/chat/completions", "Authorization: Bearer sk-test",
+			`{"max_completion_tokens":1400,"messages":[{"role":"user","content":"T"}],"model":"gpt-5-mini","reasoning_effort":"minimal","stream":true,"stream_options":{"include_usage":true}}`,
+		},
+		{
+			"openai.yaml", "openai", "thorough", "https://api.openai.com/v1/chat/completions", "Authorization: Bearer sk-test",
+			`{"max_completion_tokens":6400,"messages":[{"role":"user","content":"T"}],"model":"gpt-5-mini","reasoning_effort":"medium","stream":true,"stream_options":{"include_usage":true}}`,
+		},
+		{
+			"openai.yaml", "openai-plain", "thorough", "https://api.openai.com/v1/chat/completions", "Authorization: Bearer sk-test",
+			`{"max_completion_tokens":400,"messages":[{"role":"user","content":"T"}],"model":"gpt-4.1-mini","stream":true,"stream_options":{"include_usage":true},"temperature":0.2}`,
+		},
+		{
+			"openai.yaml", "own-server", "thorough", "http://127.0.0.1:8000/v1/chat/completions", "",
+			`{"max_tokens":400,"messages":[{"role":"user","content":"T"}],"model":"small-instruct","stream":true,"stream_options":{"include_usage":true},"top_p":0.9}`,
+		},
+		{
+			"azure.yaml", "azure-plain", "summary",
+			"https://example.openai.azure.com/openai/deployments/summaries/chat/completions?api-version=2024-10-21", "Api-Key: sk-test",
+			`{"max_tokens":400,"messages":[{"role":"user","content":"T"}],"model":"gpt-4.1-mini","stream":true,"stream_options":{"include_usage":true},"temperature":0.2}`,
+		},
+		{
+			"azure.yaml", "azure-reasoning", "summary", "https://example.openai.azure.com/openai/v1/chat/completions", "Api-Key: sk-test",
+			`{"max_completion_tokens":1400,"messages":[{"role":"user","content":"T"}],"model":"reasoning-summaries","reasoning_effort":"minimal","stream":true,"stream_options":{"include_usage":true}}`,
+		},
+	} {
+		t.Run(tt.backend+" "+tt.class, func(t *testing.T) {
+			cfg, err := config.Load("../../examples/"+tt.file, nil)
+			must(t, err)
+			b := cfg.Backend(tt.backend)
+			var sent http.Header
+			c, err := app.NewClient(b, roundTrip(func(r *http.Request) (*http.Response, error) {
+				sent = r.Header
+				body, err := io.ReadAll(r.Body)
+				if err != nil || r.URL.String() != tt.url || string(body) != tt.body {
+					t.Errorf("%s\n%s\nwant %s\n%s", r.URL, body, tt.url, tt.body)
+				}
+				return nil, io.ErrUnexpectedEOF
+			}))
+			must(t, err)
+			_, _ = c.Generate(t.Context(), backend.Request{Text: "T", MaxOutputTokens: 400, Options: backend.Options(cfg.OptionsFor(tt.class, b))}, backend.Observer{})
+			for _, name := range []string{"Authorization", "Api-Key"} {
+				want := ""
+				if at, value, _ := strings.Cut(tt.key, ": "); at == name {
+					want = value
+				}
+				if got := sent.Get(name); got != want {
+					t.Errorf("%s: %q, want %q", name, got, want)
+				}
+			}
+		})
+	}
 }

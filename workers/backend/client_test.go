@@ -136,6 +136,11 @@ func TestSecretsStaySecret(t *testing.T) {
 			o.send(`{"error":{"message":"Incorrect API key provided: ` + key + ` for ` + header + `"}}`)
 		})
 		texts = append(texts, show(g.err))
+		g = call(t, cfg, Request{Text: "x"}, time.Minute, &openAIDialect, func(o *out) {
+			o.w.WriteHeader(status)
+			o.send(`{"error":{"message":"no","code":"unknown_parameter","param":"` + key + `"}}`)
+		})
+		texts = append(texts, show(g.err))
 	}
 	for _, s := range texts {
 		if strings.Contains(s, key) || strings.Contains(s, header) {

@@ -5,7 +5,11 @@ package backend
 type Options struct {
 	// Temperature is 0 to 2 (Anthropic: to 1).
 	Temperature *float64
-	// ReasoningEffort is one of [Efforts].
+	// ReasoningEffort is how much the model should reason: none, minimal, low,
+	// medium, high, xhigh or max. OpenAI is sent the word; which of them a model
+	// takes is its own affair. With Anthropic none disables thinking, and minimal
+	// is sent as low. With Ollama none is sent as false, and what is beyond low and
+	// high as those.
 	ReasoningEffort string
 	// ReasoningBudget is how many tokens the model may think for, at least 1024:
 	// Anthropic's thinking.budget_tokens.
@@ -22,13 +26,6 @@ type Options struct {
 	// Seed is for backends that sample the same for the same seed.
 	Seed *int64
 }
-
-// Efforts are the words for how much a model should reason, from the least.
-// OpenAI is sent the word; which ones a model takes is its own affair. Anthropic
-// has none for "none" (thinking is disabled) and takes "low" for "minimal"; Ollama
-// takes false for "none", and knows low, medium and high, which the others are
-// sent as.
-var Efforts = [...]string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 // Allowance is ReasoningTokens; 0 if left out.
 func (o *Options) Allowance() int {

@@ -219,7 +219,7 @@ func (s *sink) result(ctx context.Context, status int, readErr error) (Answer, e
 	for _, v := range s.c.cfg.Headers {
 		secrets = append(secrets, string(v))
 	}
-	e.Detail = clean(e.Detail, secrets...)
+	e.Detail, e.Advice = clean(e.Detail, secrets...), clean(e.Advice, secrets...)
 	return a, e
 }
 
