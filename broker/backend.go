@@ -18,6 +18,10 @@ const (
 // BackendStates lists the closed set.
 var BackendStates = [...]string{BackendClosed, BackendOpen, BackendHalfOpen, BackendHeld, BackendOut}
 
+// WhyUnsupported begins the Why of a backend that is out because it does not take
+// a field of its requests; which option of the configuration to set follows.
+const WhyUnsupported = "unsupported: "
+
 // BackendState is how a backend looks from one worker.
 type BackendState struct {
 	Worker  string         `json:"worker,omitempty"`

@@ -63,7 +63,7 @@ func (s *Server) lookReady(ctx context.Context) readiness {
 	if decided {
 		a.Verdict = wire.NewVerdict(&v)
 		if v.Reason.Unavailable() {
-			decided, a.Checks["gate"] = false, string(v.Reason)
+			decided, a.Checks["gate"] = false, string(v.Reason)+s.misconfigured(ctx)
 		}
 	}
 	failed := s.Background.Err() != nil
@@ -74,6 +74,25 @@ func (s *Server) lookReady(ctx context.Context) readiness {
 		a.code, a.Status = http.StatusServiceUnavailable, "not ready"
 	}
 	return a
+}
+
+// misconfigured says of each backend whose options are wrong which one to set.
+// Nothing else of what backends look like is anybody's who may ask for this.
+func (s *Server) misconfigured(ctx context.Context) string {
+	backends, err := s.Store.Backends(ctx)
+	if err != nil {
+		return "" // the gate has decided without
+	}
+	told := map[string]bool{} // by several workers
+	var out strings.Builder
+	for i := range backends {
+		b := &backends[i]
+		if b.State == broker.BackendOut && strings.HasPrefix(b.Why, broker.WhyUnsupported) && !told[b.Backend] {
+			told[b.Backend] = true
+			out.WriteString("; backend " + b.Backend + " is out: " + b.Why)
+		}
+	}
+	return out.String()
 }
 
 // gateTrouble says why the gate cannot decide.

@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -54,6 +55,28 @@ func TestRefusedOptionIsMendedByReload(t *testing.T) {
 		must(t, w.worker.Reload(&next))
 		run("paid-1")
 		w.untilStates("paid-1 closed, paid-2 closed", 10*time.Second) // what the pool before it reported is soon forgotten
+	})
+}
+
+// A pool whose only backend is wrongly configured says so where it is asked why it
+// takes nothing.
+func TestRefusedOptionIsReadinessDetail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := ward(t, 1)
+		must(t, w.labs["paid-1"].SetFault(lab.Fault{Name: "no-max-tokens"}))
+		if end := w.wait(w.submit(&client.Job{Text: document}).JobID); end.Outcome != broker.OutcomeFailed || end.Reason != "unsupported" {
+			t.Errorf("%s (%s), want failed (unsupported)", end.Outcome, end.Reason)
+		}
+		w.untilStates("paid-1 out", 3*time.Second)
+		time.Sleep(time.Second) // until the worker has said that it has nothing to call
+		resp, err := w.http.Get(w.url + "/readyz")
+		must(t, err)
+		body, err := io.ReadAll(resp.Body)
+		must(t, errors.Join(err, resp.Body.Close()))
+		const want = `"gate":"pool_down; backend paid-1 is out: unsupported: set options.limit_field: max_completion_tokens"`
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), want) {
+			t.Errorf("/readyz: %d %s", resp.StatusCode, body)
+		}
 	})
 }
 

@@ -225,13 +225,13 @@ func verdictOf(e *backend.Error) verdict {
 	return failed
 }
 
-// whyOf is what a call that ended with e is shown as: its reason, and what to
-// change in the configuration if that is known.
+// whyOf is what a call that ended with e is shown as: its reason, and of a fault
+// of configuration what to change.
 func whyOf(e *backend.Error) string {
-	if e.Advice == "" {
-		return string(e.Reason)
+	if e.Reason == backend.ReasonUnsupported {
+		return broker.WhyUnsupported + e.Advice
 	}
-	return string(e.Reason) + ": " + e.Advice
+	return string(e.Reason)
 }
 
 // told takes what a backend says of itself.
