@@ -15,7 +15,7 @@ const (
 	// trusted is for how long the answer to a probe outweighs what jobs report.
 	trusted = 3 * time.Second
 	// longestPause is the most that lies between two probes of a backend that is
-	// out.
+	// out, and the least between two for a field that it did not take.
 	longestPause = time.Minute
 	// look is how often a job that waits for a backend looks at its state.
 	look = 100 * time.Millisecond
@@ -264,10 +264,13 @@ func (s *standing) heard(e *backend.Error, again bool) {
 	switch {
 	case v == answered:
 		s.refused = 0
-	case v == refused && !trust && e.Reason == backend.ReasonUnsupported:
+	case v == refused && e.Reason == backend.ReasonUnsupported:
 		// That is no job's text, but the backend's options or the class's. A probe
-		// has the backend's alone.
-		s.refused = max(s.refused, s.threshold)
+		// has the backend's alone: once it was answered, the class's jobs can go on
+		// being refused for long.
+		if time.Since(s.wellAt) >= longestPause {
+			s.refused = max(s.refused, s.threshold)
+		}
 	case v == refused && !again && !trust:
 		s.refused++
 	}
